@@ -1,0 +1,92 @@
+"""genprior: recover signals that lie in the range of a trained generator.
+
+minimise ``L(w) + R(w) + H(z)`` subject to ``w = G(z)``, in batches, with verified mathematics, on PyTorch.
+"""
+
+from genprior import checks, operators
+from genprior.checkpoint import Checkpoint
+from genprior.generators import Generator, Normal, TruncatedNormal, Uniform
+from genprior.history import History
+from genprior.losses import EmpiricalRisk, LeastSquares, Loss, SquaredDistance
+from genprior.problem import Problem
+from genprior.result import Result
+from genprior.solve import solve
+from genprior.solvers import (
+    ADMM,
+    LBFGS,
+    Adam,
+    ExactADMM,
+    GradientDescent,
+    LinearizedADMM,
+    ProjectedGradient,
+    Solver,
+    duals,
+    penalties,
+    w_steps,
+    z_steps,
+)
+from genprior.status import Status
+from genprior.stopping import MaxPasses, MaxSteps, Seconds, StopRule, Target, View
+from genprior.terms import (
+    L1,
+    L2,
+    Ball,
+    Box,
+    L1Ball,
+    LInf,
+    Simplex,
+    SquaredL2,
+    Term,
+    TotalVariation,
+    Zero,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ADMM",
+    "L1",
+    "L2",
+    "LBFGS",
+    "Adam",
+    "Ball",
+    "Box",
+    "Checkpoint",
+    "EmpiricalRisk",
+    "ExactADMM",
+    "Generator",
+    "GradientDescent",
+    "History",
+    "L1Ball",
+    "LInf",
+    "LeastSquares",
+    "LinearizedADMM",
+    "Loss",
+    "MaxPasses",
+    "MaxSteps",
+    "Normal",
+    "Problem",
+    "ProjectedGradient",
+    "Result",
+    "Seconds",
+    "Simplex",
+    "Solver",
+    "SquaredDistance",
+    "SquaredL2",
+    "Status",
+    "StopRule",
+    "Target",
+    "Term",
+    "TotalVariation",
+    "TruncatedNormal",
+    "Uniform",
+    "View",
+    "Zero",
+    "checks",
+    "duals",
+    "operators",
+    "penalties",
+    "solve",
+    "w_steps",
+    "z_steps",
+]

@@ -1,0 +1,51 @@
+"""Arithmetic per item: everything here treats the first axis as the batch and never mixes its rows.
+
+A *per-item number* is a Python number (the same for all), a tensor of shape ``()``, or a tensor of shape ``(B,)``.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+PerItem = float | Tensor
+
+
+def flat(x: Tensor) -> Tensor:
+    """View ``(B, ...)`` as ``(B, n)``; complex tensors as twice as many real numbers."""
+    if x.is_complex():
+        x = torch.view_as_real(x)
+    return x.reshape(x.shape[0], -1)
+
+
+def norm(x: Tensor) -> Tensor:
+    """Euclidean norm of each item, shape ``(B,)``."""
+    return torch.linalg.vector_norm(flat(x), dim=1)
+
+
+def square(x: Tensor) -> Tensor:
+    """Squared Euclidean norm of each item, shape ``(B,)``."""
+    return dot(x, x)
+
+
+def dot(x: Tensor, y: Tensor) -> Tensor:
+    """Real inner product of each item with its partner, shape ``(B,)``."""
+    return torch.linalg.vecdot(flat(x), flat(y))
+
+
+def spread(value: PerItem, like: Tensor) -> PerItem:
+    """Shape a per-item number so that it multiplies ``like`` item by item; other tensors pass unchanged."""
+    if isinstance(value, Tensor) and value.ndim == 1 and like.ndim > 1:
+        return value.reshape(-1, *(1,) * (like.ndim - 1))
+    return value
+
+
+def column(value: PerItem, like: Tensor) -> Tensor:
+    """Give a per-item number as a tensor of shape ``(B,)`` with the dtype and device of ``like``."""
+    dtype = like.real.dtype if like.is_complex() else like.dtype
+    return torch.as_tensor(value, dtype=dtype, device=like.device).expand(like.shape[0])
+
+
+def ratio(a: Tensor, b: Tensor) -> Tensor:
+    """``a / b`` with ``0 / 0 = 0``: for relative residuals of quantities that are never negative."""
+    return torch.where(a == 0, torch.zeros_like(a), a / b)

@@ -1,0 +1,85 @@
+"""Row-wise operations on whole states: nested dataclasses and dictionaries whose leaves are tensors ``(B, ...)``.
+
+Because every leaf has one row per item, selecting items, replacing items and storing a state are written once, here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from genprior.generators.evaluation import Evaluation
+
+T = TypeVar("T")
+
+
+def take(tree: T, index: Tensor) -> T:
+    """The rows at ``index``."""
+    return _map(tree, lambda leaf: leaf[index], lambda leaf: leaf.rows(index))
+
+
+def put(tree: T, index: Tensor, other: T) -> T:
+    """A copy of ``tree`` in which the rows at ``index`` are those of ``other``."""
+    replacement = iter(_leaves(other))
+    return _map(
+        tree,
+        lambda leaf: leaf.index_copy(0, index, next(replacement)),
+        lambda leaf: leaf.put(index, next(replacement)),
+    )
+
+
+def pack(tree: object, prefix: str) -> dict[str, Tensor]:
+    """Flatten to named tensors, in an order that :func:`unpack` relies on."""
+    packed: dict[str, Tensor] = {}
+    for number, leaf in enumerate(_leaves(tree)):
+        if isinstance(leaf, Evaluation):
+            packed |= {f"{prefix}.{number}.{name}": part for name, part in leaf.tensors().items()}
+        else:
+            packed[f"{prefix}.{number}"] = leaf
+    return packed
+
+
+def unpack(template: T, packed: dict[str, Tensor], prefix: str) -> T:
+    """Rebuild what :func:`pack` stored, with the structure, dtypes and device of ``template``."""
+    numbers = iter(range(len(_leaves(template))))
+
+    def tensor(leaf: Tensor) -> Tensor:
+        return packed[f"{prefix}.{next(numbers)}"].to(leaf)
+
+    def evaluation(leaf: Evaluation) -> Evaluation:
+        start = f"{prefix}.{next(numbers)}."
+        return leaf.restored({name: packed[start + name] for name in leaf.tensors()})
+
+    return _map(template, tensor, evaluation)
+
+
+def _map(tree: Any, tensor: Callable[[Tensor], Tensor], evaluation: Callable[[Evaluation], Evaluation]) -> Any:  # noqa: ANN401
+    if isinstance(tree, Tensor):
+        return tensor(tree)
+    if isinstance(tree, Evaluation):
+        return evaluation(tree)
+    if isinstance(tree, dict):
+        return {name: _map(part, tensor, evaluation) for name, part in tree.items()}
+    parts = {field.name: getattr(tree, field.name) for field in dataclasses.fields(tree)}
+    return type(tree)(**{name: _map(part, tensor, evaluation) for name, part in parts.items()})
+
+
+def _leaves(tree: object) -> list[Any]:
+    found: list[Any] = []
+
+    def note(leaf: Any) -> Any:  # noqa: ANN401
+        found.append(leaf)
+        return leaf
+
+    _map(tree, note, note)
+    return found
+
+
+def equal(left: object, right: object) -> bool:
+    """Whether two states hold the same bits."""
+    a, b = pack(left, ""), pack(right, "")
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)

@@ -1,0 +1,53 @@
+"""The report of a self-check."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One law, whether it holds, and what to do if not."""
+
+    law: str
+    holds: bool
+    measured: str
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was checked about one part. Print it to read it; ``report.ok`` for programs."""
+
+    subject: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every law holds."""
+        return all(finding.holds for finding in self.findings)
+
+    @property
+    def failures(self) -> tuple[Finding, ...]:
+        """The laws that do not hold."""
+        return tuple(finding for finding in self.findings if not finding.holds)
+
+    def raise_if_failed(self) -> None:
+        """Raise ``ValueError`` with the readable report if a law does not hold."""
+        if not self.ok:
+            raise ValueError(str(self))
+
+    def __str__(self) -> str:
+        width = max((len(finding.law) for finding in self.findings), default=0)
+        lines = [f"{self.subject}: {'all laws hold' if self.ok else f'{len(self.failures)} of {len(self.findings)} fail'}"]
+        for finding in self.findings:
+            mark = "ok  " if finding.holds else "FAIL"
+            lines.append(f"  {mark} {finding.law:<{width}}  {finding.measured}")
+            if not finding.holds and finding.advice:
+                lines.append(f"       {'':<{width}}  -> {finding.advice}")
+        return "\n".join(lines)
+
+
+def small(law: str, error: float, limit: float, advice: str) -> Finding:
+    """A law that holds when an error is within a limit (NaN never is)."""
+    return Finding(law, error <= limit, f"error {error:.2e}, allowed {limit:.0e}", advice)

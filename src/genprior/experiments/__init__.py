@@ -1,0 +1,1 @@
+"""Measurements and experiments behind the figures that we report."""

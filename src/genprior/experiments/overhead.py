@@ -1,0 +1,106 @@
+"""What an iteration costs beyond the generator's own forward and backward pass."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from genprior.generators import Generator
+from genprior.generators.examples import random_dcgan, random_mlp
+from genprior.losses import LeastSquares
+from genprior.operators import Gaussian
+from genprior.problem import Problem
+from genprior.solve import solve
+from genprior.solvers import ExactADMM
+from genprior.stopping import MaxSteps
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """Seconds per iteration against seconds of one bare forward and backward pass, medians of interleaved repeats."""
+
+    generator: str
+    batch: int
+    measurements: int
+    threads: int
+    repeats: int
+    steps: int
+    bare_seconds: float
+    step_seconds: float
+    ratio: float
+    """Median over the repeats of the ratio measured side by side."""
+    ratio_quartiles: tuple[float, float]
+    passes: tuple[float, float]
+    """Forward and backward passes per iteration."""
+
+
+def measure_overhead(
+    generator: Generator, *, name: str, batch: int = 20, measurements: int = 392, repeats: int = 15, steps: int = 20
+) -> Overhead:
+    """Time ``ExactADMM`` on Gaussian measurements against the bare module, in turns, from the same latents.
+
+    A solve of ``2 steps`` iterations minus one of ``steps`` iterations is the time of ``steps`` iterations, free of what
+    happens once (the factorisation, the start). Everything that a user gets is on: history, best iterate, stopping.
+    """
+    z = generator.sample_latent(batch, seed=1)
+    operator = Gaussian(measurements, generator.signal_shape, seed=0)
+    with torch.no_grad():
+        y = operator(generator(generator.sample_latent(batch, seed=2)))
+    problem = Problem(generator, loss=LeastSquares(operator, y))
+    bare, full, ratios = [], [], []
+    _bare_seconds(generator, z, 3)
+    _solve_seconds(problem, z, 3)
+    before = generator.forwards, generator.backwards
+    for _ in range(repeats):
+        first = _bare_seconds(generator, z, steps)
+        once = _solve_seconds(problem, z, steps)
+        second = _bare_seconds(generator, z, steps)
+        twice = _solve_seconds(problem, z, 2 * steps)
+        bare.append((first + second) / (2 * steps))
+        full.append((twice - once) / steps)
+        ratios.append(full[-1] / bare[-1])
+    made = 3 * steps * repeats
+    passes = (generator.forwards - before[0] - 2 * repeats, generator.backwards - before[1])
+    quartiles = statistics.quantiles(ratios, n=4) if repeats > 1 else [ratios[0]] * 3
+    return Overhead(
+        generator=name,
+        batch=batch,
+        measurements=measurements,
+        threads=torch.get_num_threads(),
+        repeats=repeats,
+        steps=steps,
+        bare_seconds=statistics.median(bare),
+        step_seconds=statistics.median(full),
+        ratio=statistics.median(ratios),
+        ratio_quartiles=(quartiles[0], quartiles[2]),
+        passes=(passes[0] / made, passes[1] / made),
+    )
+
+
+def overhead_cases(repeats: int = 15) -> list[Overhead]:
+    """The two cases that are reported: a DCGAN-size generator, and an MLP small enough for the bookkeeping to show."""
+    return [
+        measure_overhead(random_dcgan(), name="dcgan", repeats=repeats, steps=10),
+        measure_overhead(random_mlp(), name="mlp", repeats=4 * repeats, steps=200),
+    ]
+
+
+def _bare_seconds(generator: Generator, z: Tensor, steps: int) -> float:
+    """Seconds of ``steps`` forward and backward passes of the module itself."""
+    module = generator.module
+    start = time.perf_counter()
+    for _ in range(steps):
+        leaf = z.detach().requires_grad_()
+        x = module(leaf)
+        torch.autograd.grad(x, leaf, x.detach())
+    return time.perf_counter() - start
+
+
+def _solve_seconds(problem: Problem, z: Tensor, steps: int) -> float:
+    start = time.perf_counter()
+    solve(problem, ExactADMM(), z0=z, stop=MaxSteps(steps), tolerance=0, patience=10 * steps, progress=False)
+    return time.perf_counter() - start

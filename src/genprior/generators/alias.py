@@ -1,0 +1,80 @@
+"""A frozen double of a module: eval mode, no parameter gradients, the same memory; the caller's module stays untouched."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+
+def frozen_alias(module: nn.Module) -> nn.Module:
+    """Give a double of ``module`` in eval mode whose parameters share memory with it but never ask for gradients.
+
+    Hooks are shared too, so a hook registered on the caller's module, before or after, sees every pass.
+    """
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}: wrap functions in a Module")
+    _refuse_unused_statistics(module)
+    try:
+        double = copy.deepcopy(module, _shared_parts(module))
+    except Exception as problem:
+        if not any(p.requires_grad for p in module.parameters()) and not _any_training(module):
+            return module
+        raise TypeError(
+            f"module {type(module).__name__} cannot be copied ({problem}): call module.eval().requires_grad_(False) "
+            "yourself, then it is used as it is"
+        ) from problem
+    double.eval().requires_grad_(False)
+    _refuse_batch_statistics(double)
+    return double
+
+
+def _shared_parts(module: nn.Module) -> dict[int, Any]:
+    """Memo for deepcopy: tensors and hook tables that both modules keep in common."""
+    memo: dict[int, Any] = {}
+    for part in module.modules():
+        for name, value in vars(part).items():
+            if "hooks" in name and isinstance(value, dict):
+                memo[id(value)] = value
+            elif isinstance(value, Tensor):  # for example the weight that weight_norm computes
+                memo[id(value)] = value.detach()
+        for parameter in part.parameters(recurse=False):
+            memo[id(parameter)] = nn.Parameter(parameter.detach(), requires_grad=False)
+        for buffer in part.buffers(recurse=False):
+            memo[id(buffer)] = buffer
+    return memo
+
+
+def _any_training(module: nn.Module) -> bool:
+    return any(part.training for part in module.modules())
+
+
+def _refuse_unused_statistics(module: nn.Module) -> None:
+    """In train mode with running statistics never filled: eval mode would be another function than the one trained."""
+    for name, part in module.named_modules():
+        counted = getattr(part, "num_batches_tracked", None)
+        if isinstance(part, _BatchNorm) and part.training and isinstance(counted, Tensor) and int(counted) == 0:
+            raise ValueError(
+                f"module has a batch-dependent layer in train mode, {name or 'itself'} ({type(part).__name__}), whose "
+                "running statistics were never filled: load trained weights, or call module.eval() if they are meant"
+            )
+
+
+def _refuse_batch_statistics(double: nn.Module) -> None:
+    for name, part in double.named_modules():
+        if isinstance(part, _BatchNorm) and (part.training or part.running_mean is None):
+            raise ValueError(
+                f"module layer {name or 'itself'} ({type(part).__name__}) uses the statistics of the batch even in eval "
+                "mode, so items would influence each other: train it with track_running_stats=True, or replace it"
+            )
+
+
+def place_of(module: nn.Module) -> tuple[torch.device, torch.dtype]:
+    """Device and dtype of the module's floating-point parameters and buffers (CPU and float32 where it has none)."""
+    for part in (*module.parameters(), *module.buffers()):
+        if part.is_floating_point():
+            return part.device, part.dtype
+    return torch.device("cpu"), torch.float32

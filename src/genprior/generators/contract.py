@@ -1,0 +1,119 @@
+"""The contract between the solvers and a person's generator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from genprior import _validate
+from genprior.generators.alias import frozen_alias, place_of
+from genprior.generators.evaluation import Evaluation
+from genprior.generators.laws import Law, Normal
+
+
+class Generator:
+    """A generator ``G`` from latents ``(B, *latent_shape)`` to signals ``(B, *signal_shape)``.
+
+    Parameters
+    ----------
+    module:
+        Any ``torch.nn.Module`` that maps a batch of latents to a batch of signals, each item on its own. It is used in
+        eval mode and without parameter gradients, through a double that shares its memory: the module itself, its
+        mode, its gradients and its hooks stay as they are.
+    latent_shape, signal_shape:
+        Shapes of one item, without the batch axis.
+    law:
+        How latents are distributed: :class:`Normal`, :class:`TruncatedNormal` or :class:`Uniform`. Starts are drawn
+        from it, and its spread is the unit of length for default steps.
+    signal_range:
+        ``(low, high)`` if the signals are known to lie there, for pictures and checks.
+
+    ``forwards`` and ``backwards`` count the batched passes made through this object.
+
+    Examples
+    --------
+    >>> import torch, genprior as gp
+    >>> G = gp.Generator(torch.nn.Linear(3, 8), latent_shape=(3,), signal_shape=(8,))
+    >>> G(torch.zeros(2, 3)).shape
+    torch.Size([2, 8])
+    >>> G.forwards, G.backwards
+    (1, 0)
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        latent_shape: int | Sequence[int],
+        signal_shape: int | Sequence[int],
+        *,
+        law: Law | None = None,
+        signal_range: tuple[float, float] | None = None,
+    ) -> None:
+        self.latent_shape = _validate.shape("latent_shape", latent_shape)
+        self.signal_shape = _validate.shape("signal_shape", signal_shape)
+        self.law = Normal() if law is None else law
+        self.signal_range = _checked_range(signal_range)
+        self.module = frozen_alias(module)
+        self.device, self.dtype = place_of(self.module)
+        self.forwards = 0
+        self.backwards = 0
+
+    def __call__(self, z: Tensor) -> Tensor:
+        """``G(z)``: one forward pass, differentiable with respect to ``z``."""
+        self._check_latent(z)
+        x = self.module(z)
+        self.forwards += 1
+        if not isinstance(x, Tensor):
+            raise TypeError(
+                f"the generator's module gave {type(x).__name__}, expected one tensor: wrap it and return the signal"
+            )
+        if x.shape != (z.shape[0], *self.signal_shape):
+            raise ValueError(
+                f"the generator's module gave shape {tuple(x.shape)} for {z.shape[0]} latents, expected "
+                f"{(z.shape[0], *self.signal_shape)}: correct signal_shape, or reshape inside the module"
+            )
+        return x
+
+    def backward(self, z: Tensor, x: Tensor, v: Tensor) -> Tensor:
+        """``DG(z)^T v`` for ``x = G(z)`` with its graph: one backward pass."""
+        if not x.requires_grad:
+            raise ValueError("the generator's output does not depend on the latent: its module detaches or ignores z")
+        (gradient,) = torch.autograd.grad(x, z, v)
+        self.backwards += 1
+        return gradient
+
+    def evaluate(self, z: Tensor) -> Evaluation:
+        """``G(z)`` with its graph kept for one later backward pass."""
+        return Evaluation(self, z)
+
+    def sample_latent(self, count: int, seed: int = 0) -> Tensor:
+        """Draw ``count`` latents from the law, the same on every device."""
+        _validate.whole("count", count)
+        return self.draw(count, torch.Generator().manual_seed(seed))
+
+    def draw(self, count: int, random: torch.Generator) -> Tensor:
+        """Draw ``count`` latents with the given CPU random generator."""
+        return self.law.sample(count, self.latent_shape, random).to(self.device, self.dtype)
+
+    def _check_latent(self, z: Tensor) -> None:
+        if z.shape[1:] != self.latent_shape or z.ndim != len(self.latent_shape) + 1:
+            _validate.batch("z", z, self.latent_shape)
+        if z.device != self.device or z.dtype != self.dtype:
+            _validate.same_place("z", z, self.device, self.dtype, "the generator")
+
+    def __repr__(self) -> str:
+        return (
+            f"Generator({type(self.module).__name__}, latent_shape={self.latent_shape}, "
+            f"signal_shape={self.signal_shape}, law={self.law}, {self.dtype} on {self.device})"
+        )
+
+
+def _checked_range(signal_range: tuple[float, float] | None) -> tuple[float, float] | None:
+    if signal_range is None:
+        return None
+    low, high = (_validate.number("signal_range", bound) for bound in signal_range)
+    if not low < high:
+        raise ValueError(f"signal_range must be (low, high) with low below high, got {signal_range}")
+    return low, high

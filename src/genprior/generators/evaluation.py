@@ -1,0 +1,91 @@
+"""G at a batch of latents, together with what is needed to pull one vector back through DG."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from genprior.generators.contract import Generator
+
+
+class _Tape:
+    """The graph of one forward pass, to be used once by whoever comes first."""
+
+    def __init__(self, leaf: Tensor, value: Tensor) -> None:
+        self._graph: tuple[Tensor, Tensor] | None = (leaf, value)
+
+    def take(self) -> tuple[Tensor, Tensor] | None:
+        graph, self._graph = self._graph, None
+        return graph
+
+
+class Evaluation:
+    """``x = G(z)`` and the map ``v -> DG(z)^T v``: one forward pass now, one backward pass at the first pull.
+
+    The graph is freed by the first pull. A second pull gives the same bits at the price of another forward pass, so
+    that whoever holds an evaluation may treat it as a value. ``rows`` selects items without any pass: the graph of the
+    whole batch stays in use with zeros for the items that left.
+    """
+
+    def __init__(self, generator: Generator, points: Tensor, chosen: Tensor | None = None) -> None:
+        self._generator = generator
+        self._points = points.detach()
+        self._chosen = chosen
+        leaf, value = self._forward()
+        self._tape: _Tape | None = _Tape(leaf, value)
+        self.z = self._select(self._points)
+        self.x = self._select(value.detach())
+
+    def pull(self, v: Tensor) -> Tensor:
+        """``DG(z)^T v``, item by item."""
+        leaf, value = (self._tape.take() if self._tape is not None else None) or self._forward()
+        if self._chosen is not None:
+            v = torch.zeros_like(value).index_copy_(0, self._chosen, v)
+        return self._select(self._generator.backward(leaf, value, v))
+
+    def rows(self, index: Tensor) -> Evaluation:
+        """The evaluation of the selected items, each at most once."""
+        part = self._bare()
+        part._points, part._tape = self._points, self._tape
+        part._chosen = index if self._chosen is None else self._chosen[index]
+        part.z, part.x = self.z[index], self.x[index]
+        return part
+
+    def put(self, index: Tensor, other: Evaluation) -> Evaluation:
+        """Replace the items at ``index`` by those of ``other``; the next pull runs one forward pass."""
+        part = self._bare()
+        part.z = self.z.index_copy(0, index, other.z)
+        part.x = self.x.index_copy(0, index, other.x)
+        part._points, part._chosen, part._tape = part.z, None, None
+        return part
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What must be stored to rebuild this evaluation bit for bit."""
+        chosen = self._chosen if self._chosen is not None else torch.arange(len(self._points), device=self.z.device)
+        return {"points": self._points, "chosen": chosen, "value": self.x}
+
+    def restored(self, tensors: dict[str, Tensor]) -> Evaluation:
+        """The evaluation that ``tensors`` describe (one forward pass)."""
+        place = self._points
+        points = tensors["points"].to(place)
+        chosen = tensors["chosen"].to(place.device)
+        whole = len(chosen) == len(points)
+        part = Evaluation(self._generator, points, None if whole else chosen)
+        part.x = tensors["value"].to(place)
+        return part
+
+    def _bare(self) -> Evaluation:
+        part = Evaluation.__new__(Evaluation)
+        part._generator = self._generator
+        return part
+
+    def _forward(self) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            leaf = self._points.detach().requires_grad_()
+            return leaf, self._generator(leaf)
+
+    def _select(self, tensor: Tensor) -> Tensor:
+        return tensor if self._chosen is None else tensor[self._chosen]

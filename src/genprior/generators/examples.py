@@ -1,0 +1,75 @@
+"""Small generators to try things on: an MLP, a DCGAN-size network with random weights, and soft discs on a canvas."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from genprior.generators.contract import Generator
+
+
+def random_mlp(
+    latent: int = 20, hidden: int = 400, signal_shape: tuple[int, ...] = (784,), *, seed: int = 0
+) -> Generator:
+    """A two-layer ELU network with sigmoid output and random weights."""
+    size = math.prod(signal_shape)
+    layers = [nn.Linear(latent, hidden), nn.ELU(), nn.Linear(hidden, size), nn.Sigmoid(), nn.Unflatten(1, signal_shape)]
+    module = _randomised(nn.Sequential(*layers), seed, gain=1.5)
+    return Generator(module, (latent,), signal_shape, signal_range=(0.0, 1.0))
+
+
+def random_dcgan(latent: int = 128, width: int = 64, *, seed: int = 0) -> Generator:
+    """One fully connected layer and three transposed convolutions to 28 x 28, ELU, sigmoid, random weights."""
+    module = nn.Sequential(
+        nn.Linear(latent, 4 * width * 16),
+        nn.Unflatten(1, (4 * width, 4, 4)),
+        nn.ELU(),
+        nn.ConvTranspose2d(4 * width, 2 * width, 5, stride=2, padding=2),
+        nn.ELU(),
+        nn.ConvTranspose2d(2 * width, width, 5, stride=2, padding=2, output_padding=1),
+        nn.ELU(),
+        nn.ConvTranspose2d(width, 1, 5, stride=2, padding=2, output_padding=1),
+        nn.Sigmoid(),
+    )
+    return Generator(_randomised(module, seed, gain=2.0), (latent,), (1, 28, 28), signal_range=(0.0, 1.0))
+
+
+class SoftDiscs(nn.Module):
+    """Pictures of soft discs: each has two latents for its place, one for its size, one for its brightness."""
+
+    def __init__(self, discs: int = 3, side: int = 32, sharpness: float = 5.0) -> None:
+        super().__init__()
+        self.discs = discs
+        self.sharpness = sharpness
+        ticks = torch.linspace(-1, 1, side)
+        self.register_buffer("rows", ticks.reshape(1, 1, side, 1))
+        self.register_buffer("columns", ticks.reshape(1, 1, 1, side))
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Latents ``(B, 4 discs)`` to pictures ``(B, 1, side, side)`` with values in [0, 1]."""
+        across, down, size, light = z.reshape(len(z), self.discs, 4, 1, 1).unbind(dim=2)
+        distance = (self.rows - 0.6 * torch.tanh(down)) ** 2 + (self.columns - 0.6 * torch.tanh(across)) ** 2
+        radius = 0.25 + 0.15 * torch.tanh(size)
+        disc = torch.sigmoid(self.sharpness * (1 - distance / radius**2))
+        shade = torch.sigmoid(1.0 + light) * disc
+        return 1 - (1 - shade).prod(dim=1, keepdim=True)
+
+
+def soft_discs(discs: int = 3, side: int = 32, *, device: torch.device | str = "cpu") -> Generator:
+    """The generator of :class:`SoftDiscs`: no training, a picture a person recognises, a smooth derivative."""
+    return Generator(SoftDiscs(discs, side).to(device), (4 * discs,), (1, side, side), signal_range=(0.0, 1.0))
+
+
+def _randomised(module: nn.Module, seed: int, gain: float) -> nn.Module:
+    """Normal weights that keep the signal's size through the layers, from an own seed."""
+    random = torch.Generator().manual_seed(seed)
+    for parameter in module.parameters():
+        if parameter.ndim == 1:
+            nn.init.zeros_(parameter)
+        else:
+            # Inputs that meet in one output: a stride of two in both directions uses a quarter of the kernel at a time.
+            fan = parameter[0].numel() if parameter.ndim == 2 else parameter.shape[0] * parameter[0, 0].numel() / 4
+            nn.init.normal_(parameter, std=gain / math.sqrt(fan), generator=random)
+    return module

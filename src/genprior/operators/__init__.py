@@ -1,0 +1,36 @@
+"""Linear operators ``A`` for ``1/2 |A w - y|^2``, each with its adjoint and the inverse of ``A^T A + rho I``.
+
+Signals are real tensors ``(B, *signal_shape)``; every item of a batch is treated alone::
+
+    A = Gaussian(392, (1, 28, 28), seed=0)
+    y = A(x)
+    w = A.resolvent(A.adjoint(y) + 0.1 * v, rho=0.1)        # argmin 1/2 |A w - y|^2 + 0.05 |w - v|^2
+    B = Mask(known) @ Blur(1.5, (1, 28, 28))                # first blur, then lose values
+"""
+
+from genprior.operators.base import Operator, RowForm
+from genprior.operators.compose import Composition
+from genprior.operators.conjugate_gradient import CGResult, conjugate_gradient
+from genprior.operators.dense import Dense, Gaussian
+from genprior.operators.diagonal import Identity, Mask
+from genprior.operators.downsample import Downsample
+from genprior.operators.fourier import Blur, SubsampledFourier
+from genprior.operators.hadamard import SubsampledHadamard
+from genprior.operators.linear import Linear
+
+__all__ = [
+    "Blur",
+    "CGResult",
+    "Composition",
+    "Dense",
+    "Downsample",
+    "Gaussian",
+    "Identity",
+    "Linear",
+    "Mask",
+    "Operator",
+    "RowForm",
+    "SubsampledFourier",
+    "SubsampledHadamard",
+    "conjugate_gradient",
+]

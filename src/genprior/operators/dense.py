@@ -1,0 +1,171 @@
+"""Explicit matrices, and the Gaussian measurements of compressive sensing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from genprior import _validate
+from genprior._batch import PerItem
+from genprior.operators.base import Operator, RowForm
+
+
+@dataclass(frozen=True)
+class _Factors:
+    """Eigenvectors of the smaller Gram matrix, as the resolvent needs them.
+
+    ``wide`` (m <= d): ``A A^T = U diag(values) U^T``, ``basis = U``, ``rows = U^T A``. Otherwise
+    ``A^T A = V diag(values) V^T``, ``basis = V``, ``rows = V^T``. ``rows_t`` is the transpose of ``rows``, contiguous.
+    """
+
+    values: Tensor
+    basis: Tensor
+    rows: Tensor
+    rows_t: Tensor
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> _Factors:
+        return _Factors(change(self.values), change(self.basis), change(self.rows), change(self.rows_t))
+
+
+class Dense(Operator):
+    """``A x = matrix @ x`` with a matrix ``(m, d)``, or ``(B, m, d)`` with one for each item.
+
+    The resolvent comes from one eigendecomposition (float64) of the smaller Gram matrix, made when first needed and
+    kept. For m <= d, ``A A^T = U S^2 U^T`` and ``A' = U^T A`` give
+
+        (A^T A + rho I)^-1 v = (v - A'^T (S^2 + rho)^-1 A' v) / rho,
+
+    for m > d, ``A^T A = V S^2 V^T`` gives ``V (S^2 + rho)^-1 V^T v``. No singular value is divided by, and no d x d
+    matrix is made when m < d. Both layouts of each matrix are kept: products with a contiguous right factor are faster.
+    """
+
+    def __init__(self, matrix: Tensor, signal_shape: int | Sequence[int] | None = None) -> None:
+        _validate.tensor("matrix", matrix)
+        if matrix.ndim not in (2, 3) or matrix.numel() == 0:
+            raise ValueError(f"matrix must have shape (m, d), or (B, m, d) per item, got {tuple(matrix.shape)}")
+        m, d = matrix.shape[-2:]
+        self.signal_shape = (d,) if signal_shape is None else _validate.shape("signal_shape", signal_shape)
+        if math.prod(self.signal_shape) != d:
+            raise ValueError(
+                f"matrix has {d} columns, but signal_shape {self.signal_shape} has {math.prod(self.signal_shape)} "
+                "values: they must agree"
+            )
+        self.measurement_shape = (m,)
+        self.batch = matrix.shape[0] if matrix.ndim == 3 else None
+        self.device, self.dtype = matrix.device, matrix.dtype
+        self.matrix = matrix.detach().clone(memory_format=torch.contiguous_format)  # the caller may change theirs
+        self._matrix_t = self.matrix.mT.contiguous()
+        self._wide = m <= d
+        self._factors: _Factors | None = None
+        self._source: tuple[Dense, Tensor] | None = None
+
+    @property
+    def resolvent_method(self) -> str:
+        """How `resolvent` is computed, in words."""
+        return "thin SVD"
+
+    def row_form(self) -> RowForm | None:
+        """Rows ``U^T A`` with ``gram = S^2``, for m <= d."""
+        if not self._wide:
+            return None
+        factors = self._factorise()
+        return RowForm(
+            forward=lambda x: _times(x.reshape(len(x), -1), factors.rows_t),
+            adjoint=lambda y: self._signals(_times(y, factors.rows)),
+            gram=factors.values,
+            rotate=lambda y: _times(y, factors.basis),
+        )
+
+    def rows(self, index: Tensor) -> Operator:
+        """Give the operator for the items in ``index``; each matrix is factorised at most once, here or there."""
+        picked = super().rows(index)
+        if isinstance(picked, Dense) and picked is not self and self._factors is None:
+            picked._source = (self, self._check_index(index))
+        return picked
+
+    def dense(self) -> Tensor:
+        """Give the matrix itself, as a copy."""
+        return self.matrix.clone()
+
+    def _forward(self, x: Tensor) -> Tensor:
+        return _times(x.reshape(len(x), -1), self._matrix_t)
+
+    def _adjoint(self, y: Tensor) -> Tensor:
+        return self._signals(_times(y, self.matrix))
+
+    def _resolvent(self, v: Tensor, rho: PerItem, start: Tensor | None) -> Tensor:
+        factors = self._factorise()
+        rho = rho.reshape(-1, 1) if isinstance(rho, Tensor) else rho
+        flat = v.reshape(len(v), -1)
+        inner = _times(flat, factors.rows_t) / (factors.values + rho)
+        outer = _times(inner, factors.rows)
+        return self._signals((flat - outer) / rho if self._wide else outer)
+
+    def _gram_bounds(self) -> tuple[Tensor, Tensor]:
+        values = self._factorise().values
+        smallest, largest = values[..., 0], values[..., -1]
+        full = self.matrix.shape[-2] >= self.matrix.shape[-1]
+        return (smallest if full else torch.zeros_like(largest)), largest
+
+    def _map_tensors(self, change: Callable[[Tensor], Tensor]) -> None:
+        self.matrix, self._matrix_t = change(self.matrix), change(self._matrix_t)
+        self._factors = None if self._factors is None else self._factors.map(change)
+        self._source = None
+
+    def _signals(self, flat: Tensor) -> Tensor:
+        return flat.reshape(len(flat), *(self.signal_shape or ()))
+
+    def _factorise(self) -> _Factors:
+        if self._factors is None and self._source is not None:
+            parent, index = self._source
+            self._factors = parent._factorise().map(lambda t: t.index_select(0, index))
+            self._source = None
+        elif self._factors is None:
+            self._factors = _factors_of(self.matrix)
+        return self._factors
+
+
+class Gaussian(Dense):
+    """``m`` random measurements with independent entries ``N(0, 1/m)``, so that ``E |A x|^2 = |x|^2``.
+
+    Drawn on the CPU in float64 from a generator of its own: the same ``seed`` gives the same matrix on every device,
+    in every dtype up to rounding, and leaves torch's global seed alone.
+    """
+
+    def __init__(
+        self,
+        m: int,
+        signal_shape: int | Sequence[int],
+        seed: int = 0,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        m = _validate.whole("m", m)
+        self.seed = _validate.whole("seed", seed, least=0)
+        shape = _validate.shape("signal_shape", signal_shape)
+        generator = torch.Generator().manual_seed(seed)
+        matrix = torch.randn(m, math.prod(shape), generator=generator, dtype=torch.float64)
+        super().__init__((matrix / math.sqrt(m)).to(dtype).to(device), shape)
+
+    def __repr__(self) -> str:
+        return f"Gaussian({self.matrix.shape[0]}, {self.signal_shape}, seed={self.seed})"
+
+
+def _times(x: Tensor, matrix: Tensor) -> Tensor:
+    """``x @ matrix`` row by row, with one matrix or one for each row."""
+    return x @ matrix if matrix.ndim == 2 else (x[:, None] @ matrix)[:, 0]
+
+
+def _factors_of(matrix: Tensor) -> _Factors:
+    """Factorise in float64, on the CPU where the device has no float64."""
+    exact = (matrix.cpu() if matrix.device.type == "mps" else matrix).double()
+    wide = matrix.shape[-2] <= matrix.shape[-1]
+    values, basis = torch.linalg.eigh(exact @ exact.mT if wide else exact.mT @ exact)
+    rows = (basis.mT @ exact if wide else basis.mT).to(matrix)
+    basis = basis.to(matrix).contiguous()
+    return _Factors(values.clamp(min=0).to(matrix), basis, rows.contiguous(), rows.mT.contiguous())

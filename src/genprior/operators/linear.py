@@ -1,0 +1,75 @@
+"""A person's own linear functions as an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from genprior import _validate
+from genprior._batch import norm
+from genprior.operators.base import Operator
+
+
+class Linear(Operator):
+    """``A x = fn(x)`` for a linear ``fn`` on batches of signals, with ``adjoint`` given or derived.
+
+    Without ``adjoint``, ``A^T y`` is the vector-Jacobian product of ``fn``, by autograd; ``fn`` must then be made of
+    differentiable torch operations and ``signal_shape`` must be given. Without ``signal_shape`` no shapes are checked.
+    With it, a missing ``measurement_shape`` is found by applying ``fn`` to one zero signal on ``device`` in ``dtype``
+    (CPU and float32 unless told). The resolvent uses conjugate gradients with ``tolerance`` and ``max_iterations``.
+    """
+
+    complex_measurements = None
+
+    def __init__(
+        self,
+        fn: Callable[[Tensor], Tensor],
+        adjoint: Callable[[Tensor], Tensor] | None = None,
+        signal_shape: int | Sequence[int] | None = None,
+        measurement_shape: int | Sequence[int] | None = None,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        tolerance: float = 1e-6,
+        max_iterations: int = 200,
+    ) -> None:
+        if not callable(fn) or not (adjoint is None or callable(adjoint)):
+            raise TypeError(f"fn and adjoint must be functions of a batch, got {fn!r} and {adjoint!r}")
+        if adjoint is None and signal_shape is None:
+            raise ValueError("adjoint=None is derived by autograd, which needs signal_shape: give one of the two")
+        self._fn, self._given_adjoint = fn, adjoint
+        self.signal_shape = None if signal_shape is None else _validate.shape("signal_shape", signal_shape)
+        self.device = None if device is None else torch.empty(0, device=device).device
+        self.dtype = dtype
+        self.tolerance = _validate.number("tolerance", tolerance, above=0)
+        self.max_iterations = _validate.whole("max_iterations", max_iterations)
+        if measurement_shape is not None:
+            self.measurement_shape = _validate.shape("measurement_shape", measurement_shape)
+        else:
+            self.measurement_shape = None if self.signal_shape is None else self._probe(self.signal_shape)
+
+    def _probe(self, signal_shape: tuple[int, ...]) -> tuple[int, ...]:
+        zero = torch.zeros(1, *signal_shape, device=self.device, dtype=self.dtype or torch.float32)
+        with torch.no_grad():
+            image = self._fn(zero)
+        if not isinstance(image, Tensor) or image.ndim < 2 or len(image) != 1:
+            raise ValueError(f"fn must give measurements (B, ...) for signals (B, ...), got {image!r} for one signal")
+        if not bool(norm(image) == 0):
+            raise ValueError(f"fn is not linear: fn(0) has norm {float(norm(image)):g}, expected 0")
+        self.complex_measurements = image.is_complex()
+        return tuple(image.shape[1:])
+
+    def _forward(self, x: Tensor) -> Tensor:
+        return self._fn(x)
+
+    def _adjoint(self, y: Tensor) -> Tensor:
+        if self._given_adjoint is not None:
+            return self._given_adjoint(y)
+        with torch.enable_grad():
+            x = torch.zeros(
+                len(y), *(self.signal_shape or ()), device=y.device, dtype=y.dtype.to_real(), requires_grad=True
+            )
+            (back,) = torch.autograd.grad(self._fn(x), x, y, create_graph=y.requires_grad)
+        return back

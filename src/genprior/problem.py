@@ -1,0 +1,124 @@
+"""The problem: minimise L(w) + R(w) + H(z) subject to w = G(z), for a batch of independent items."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from genprior import _batch
+from genprior._batch import PerItem
+from genprior.generators import Generator
+from genprior.losses import Loss, NoLoss
+from genprior.terms import Term, Zero
+
+
+class Point(NamedTuple):
+    """What is known about a feasible point ``(G(z), z)``."""
+
+    objective: Tensor
+    """``F(G(z), z)`` per item, ``inf`` where R or H forbids the point."""
+    score: Tensor
+    """What iterates are ranked by: the objective, or a finite penalty function of it where R is an indicator."""
+    residual: Tensor
+    """What the loss keeps of its evaluation, for its gradient."""
+
+
+class Problem:
+    """``minimise L(w) + R(w) + H(z)  subject to  w = G(z)``.
+
+    Parameters
+    ----------
+    generator: the :class:`genprior.Generator` G.
+    loss: the smooth part L; omitted: zero.
+    on_signal: the term R on the signal w; omitted: zero.
+    on_latent: the term H on the latent z; omitted: zero.
+
+    Shapes, devices and dtypes are checked here, once. ``batch`` is the number of items where the data fix it, else None.
+    """
+
+    def __init__(
+        self,
+        generator: Generator,
+        loss: Loss | None = None,
+        on_signal: Term | None = None,
+        on_latent: Term | None = None,
+    ) -> None:
+        self.generator = generator
+        self.loss = NoLoss() if loss is None else loss
+        self.on_signal = Zero() if on_signal is None else on_signal
+        self.on_latent = Zero() if on_latent is None else on_latent
+        self._check_types()
+        self.loss.check(generator.signal_shape, generator.device, generator.dtype)
+        self.on_signal.check("on_signal", generator.signal_shape, generator.device, generator.dtype)
+        self.on_latent.check("on_latent", generator.latent_shape, generator.device, generator.dtype)
+        self.batch = self._common_batch()
+
+    def rows(self, index: Tensor) -> Problem:
+        """The problem of the selected items, which may repeat."""
+        part = Problem.__new__(Problem)
+        part.generator = self.generator
+        part.loss = self.loss.rows(index)
+        part.on_signal = self.on_signal.rows(index)
+        part.on_latent = self.on_latent.rows(index)
+        part.batch = None if self.batch is None else len(index)
+        return part
+
+    def evaluate(self, x: Tensor, z: Tensor) -> Point:
+        """Objective and score at the feasible point ``x = G(z)``."""
+        loss, residual = self.loss.evaluate(x)
+        if not isinstance(self.on_latent, Zero):
+            loss = loss + self.on_latent(z)
+        if isinstance(self.on_signal, Zero):
+            return Point(loss, loss, residual)
+        objective = loss + self.on_signal(x)
+        if not self.on_signal.is_indicator:
+            return Point(objective, objective, residual)
+        multiplier = 2 * _batch.norm(self.loss.gradient(x, residual))
+        return Point(objective, loss + multiplier * self.on_signal.violation(x), residual)
+
+    def objective(self, z: Tensor) -> Tensor:
+        """``L(G(z)) + R(G(z)) + H(z)`` per item (one forward pass)."""
+        with torch.no_grad():
+            return self.evaluate(self.generator(z), z).objective
+
+    def signal_gradient(self, x: Tensor, residual: Tensor) -> Tensor:
+        """One (sub)gradient of L + R at ``x``; for an indicator R, of its exact penalty ``2 |grad L| dist(x)``."""
+        gradient = self.loss.gradient(x, residual)
+        if isinstance(self.on_signal, Zero):
+            return gradient
+        if not self.on_signal.is_indicator:
+            return gradient + self.on_signal.subgradient(x)
+        outward = x - self.on_signal.prox(x, 1.0)
+        length = _batch.norm(outward).clamp_min(torch.finfo(x.dtype).tiny)
+        return gradient + _batch.spread(2 * _batch.norm(gradient) / length, x) * outward
+
+    def lagrangian(self, w: Tensor, x: Tensor, lam: Tensor, rho: PerItem) -> Tensor:
+        """``L(w) + <w - x, lam> + rho/2 |w - x|^2`` per item, with ``x = G(z)``."""
+        gap = w - x
+        return self.loss(w) + _batch.dot(gap, lam) + 0.5 * rho * _batch.square(gap)
+
+    def _check_types(self) -> None:
+        expected: tuple[tuple[str, object, type], ...] = (
+            ("generator", self.generator, Generator),
+            ("loss", self.loss, Loss),
+            ("on_signal", self.on_signal, Term),
+            ("on_latent", self.on_latent, Term),
+        )
+        for name, value, kind in expected:
+            if not isinstance(value, kind):
+                raise TypeError(f"{name} must be a genprior {kind.__name__}, got {type(value).__name__}")
+
+    def _common_batch(self) -> int | None:
+        parts = {"loss": self.loss.batch, "on_signal": self.on_signal.batch, "on_latent": self.on_latent.batch}
+        sizes = {name: size for name, size in parts.items() if size is not None}
+        if len(set(sizes.values())) > 1:
+            raise ValueError(f"the parts of the problem have different numbers of items: {sizes}: give one of each per item")
+        return next(iter(sizes.values()), None)
+
+    def __repr__(self) -> str:
+        return (
+            f"Problem({self.generator!r}, loss={type(self.loss).__name__}, on_signal={self.on_signal!r}, "
+            f"on_latent={self.on_latent!r}, batch={self.batch})"
+        )

@@ -1,0 +1,106 @@
+"""The demo's table and picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import matplotlib
+from rich.table import Table
+
+from genprior._files import write_atomically
+from genprior.experiments.demo import Demo, DemoRun
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
+
+
+def demo_rows(demo: Demo) -> list[dict[str, object]]:
+    """One row of numbers per solver."""
+    return [
+        {
+            "solver": run.name,
+            "median_error": float(run.errors.median()),
+            "solved": run.solved,
+            "median_objective": float(run.result.objective.median()),
+            "seconds": run.result.seconds,
+            "forwards": run.result.forwards,
+            "backwards": run.result.backwards,
+            "status": [status.name for status in run.result.status],
+        }
+        for run in demo.runs
+    ]
+
+
+def demo_table(demo: Demo) -> Table:
+    """The same numbers for a terminal."""
+    title = f"{len(demo.truth)} pictures of {demo.pixels} pixels from {demo.measurements} random measurements"
+    table = Table(title=f"{title}, {demo.restarts} starts each")
+    table.add_column("solver")
+    for name in ("median error", "solved (< 5%)", "seconds", "forward", "backward", "status"):
+        table.add_column(name, justify="right")
+    for row, run in zip(demo_rows(demo), demo.runs, strict=True):
+        table.add_row(
+            run.name,
+            f"{row['median_error']:.1e}",
+            f"{run.solved:.0%}",
+            f"{run.result.seconds:.2f}",
+            str(run.result.forwards),
+            str(run.result.backwards),
+            _ends(run),
+        )
+    return table
+
+
+def draw_demo(demo: Demo, path: Path) -> None:
+    """Pictures above, objective against passes below; one PNG."""
+    matplotlib.use("Agg", force=False)
+    from matplotlib.figure import Figure  # noqa: PLC0415 - slow to import, needed only here
+
+    shown = [("truth", demo.truth), ("A^T y", demo.backprojection)]
+    shown += [(run.name, run.result.signal) for run in demo.runs]
+    columns = len(demo.truth)
+    figure = Figure(figsize=(1.25 * columns + 6.5, 1.25 * len(shown)), layout="constrained")
+    left, right = figure.subfigures(1, 2, width_ratios=[1.25 * columns + 1, 5.5])
+    _draw_pictures(left, shown, columns)
+    _draw_curves(right.subplots(), demo)
+    write_atomically(path, lambda temporary: figure.savefig(temporary, dpi=110, format="png"))
+
+
+def _ends(run: DemoRun) -> str:
+    names = [status.name.lower() for status in run.result.status]
+    return ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))
+
+
+def _draw_pictures(figure: Figure, shown: list, columns: int) -> None:  # type: ignore[type-arg]
+    grid = figure.subplots(len(shown), columns, squeeze=False)
+    for (name, pictures), axes in zip(shown, grid, strict=True):
+        for picture, place in zip(pictures.cpu(), axes, strict=True):
+            limits = {"vmin": 0.0, "vmax": 1.0} if name != "A^T y" else {}
+            place.imshow(picture[0], cmap="gray", **limits)
+            place.set_xticks([])
+            place.set_yticks([])
+        axes[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9)
+
+
+def _draw_curves(axes: Axes, demo: Demo) -> None:
+    for run, style in zip(demo.runs, _STYLES, strict=False):
+        column = [run.result.history.item(i) for i in range(len(demo.truth))]
+        longest = max(column, key=lambda item: len(item["step"]))
+        passes = longest["forwards"] + longest["backwards"]
+        length = len(passes)
+        best = [_padded(item["objective"].cummin(dim=0).values, length) for item in column]
+        middle = [sorted(values)[len(values) // 2] for values in zip(*best, strict=True)]
+        axes.semilogy(passes, middle, linestyle=style, label=run.name)
+    axes.set_xlabel("forward + backward passes through G")
+    axes.set_ylabel("best objective so far, median over pictures")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=9)
+
+
+def _padded(values, length: int) -> list[float]:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    numbers: list[float] = values.tolist()
+    return numbers + numbers[-1:] * (length - len(numbers))

@@ -1,0 +1,182 @@
+"""Bookkeeping of the rows that are running: best iterate, progress marks, roll-back, retirement. All of it per row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from genprior import _batch, _tree
+from genprior.problem import Problem
+from genprior.solvers.base import Solver, State
+from genprior.status import Status
+
+_EXPLOSION = 1e4
+_SHRINK = 0.25
+_BETTER_SCORE = 1e-3
+_BETTER_RESIDUAL = 0.05
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best iterate so far, by score."""
+
+    score: Tensor
+    objective: Tensor
+    z: Tensor
+    x: Tensor
+    w: Tensor
+
+    @classmethod
+    def of(cls, state: State) -> Best:
+        """The iterate of ``state``."""
+        return cls(state.score, state.objective, state.z, state.x, state.w)
+
+    def updated(self, state: State) -> Best:
+        """With the items of ``state`` that are better."""
+        better = state.score < self.score
+        if better.device.type == "cpu":  # a look at the mask costs nothing here, and mostly spares the copies
+            if bool(better.all()):
+                return Best.of(state)
+            if not bool(better.any()):
+                return self
+        return Best(*(_where(better, new, old) for new, old in zip(_fields(Best.of(state)), _fields(self), strict=True)))
+
+
+@dataclass(frozen=True)
+class Marks:
+    """When an item last made progress, and how well it stood then."""
+
+    score: Tensor
+    residual: Tensor
+    step: Tensor
+
+    def updated(self, best: Tensor, residual: Tensor, step: int) -> Marks:
+        """Progress is a best score lower by 0.1%, or residuals lower by 5%."""
+        better_score = best < self.score - _BETTER_SCORE * self.score.abs()
+        better_residual = residual < (1 - _BETTER_RESIDUAL) * self.residual
+        return Marks(
+            torch.where(better_score, best, self.score),
+            torch.where(better_residual, residual, self.residual),
+            torch.where(better_score | better_residual, step, self.step),
+        )
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows that are running. Every tensor below has one entry per row, so selecting rows is one operation."""
+
+    index: Tensor
+    """Number of the row in its chunk: item times restarts plus restart."""
+    state: State
+    best: Best
+    marks: Marks
+    size: Tensor
+    """Natural magnitude of the objective: at the start and at the zero signal."""
+    rollbacks: Tensor
+
+    @classmethod
+    def open(cls, problem: Problem, solver: Solver, z: Tensor) -> Rows:
+        """All rows at their starts (one forward pass)."""
+        state: State = solver.start(problem, z)
+        zero = torch.zeros_like(state.score)
+        natural = problem.evaluate(torch.zeros_like(state.x), state.z).score.abs()
+        size = torch.maximum(state.score.abs(), torch.where(natural.isfinite(), natural, zero))
+        return cls(
+            index=torch.arange(len(z), device=z.device),
+            state=state,
+            best=Best.of(state),
+            marks=Marks(state.score, torch.full_like(zero, torch.inf), torch.zeros_like(zero, dtype=torch.long)),
+            size=size,
+            rollbacks=torch.zeros_like(zero, dtype=torch.long),
+        )
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def advanced(self, problem: Problem, solver: Solver) -> Rows:
+        """One step, and the best iterate."""
+        state = solver.step(problem, self.state)
+        return replace(self, state=state, best=self.best.updated(state))
+
+    def marked(self, step: int) -> Rows:
+        """With progress noted."""
+        residual = torch.maximum(self.state.gap, self.state.stationarity)
+        return replace(self, marks=self.marks.updated(self.best.score, residual, step))
+
+    def broken(self) -> Tensor:
+        """Rows whose iterate is not finite or has exploded."""
+        s = self.state
+        finite = torch.isfinite(s.score) & torch.isfinite(s.gap) & ~torch.isnan(s.stationarity)
+        return ~finite | (s.score > self.best.score + _EXPLOSION * self.size)
+
+    def rolled_back(self, problem: Problem, solver: Solver, broken: Tensor) -> Rows:
+        """The broken rows start again from their best iterate with shorter steps; the others are left alone."""
+        index = broken.nonzero()[:, 0]
+        fresh = solver.start(problem.rows(index), self.best.z[index])
+        fresh = replace(fresh, scale=self.state.scale[index] * _SHRINK)
+        return replace(
+            self, state=_tree.put(self.state, index, fresh), rollbacks=self.rollbacks + broken.to(self.rollbacks.dtype)
+        )
+
+    def converged(self, tolerance: float) -> Tensor:
+        """Gap and stationarity both within the tolerance."""
+        return (self.state.gap <= tolerance) & (self.state.stationarity <= tolerance)
+
+    def stalled(self, step: int, patience: int) -> Tensor:
+        """No progress for ``patience`` steps."""
+        return step - self.marks.step >= patience
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How each row or item ended."""
+
+    z: Tensor
+    x: Tensor
+    w: Tensor
+    score: Tensor
+    objective: Tensor
+    gap: Tensor
+    stationarity: Tensor
+    status: Tensor
+    steps: Tensor
+    rollbacks: Tensor
+
+    @classmethod
+    def of(cls, rows: Rows, status: Tensor, step: int) -> Outcome:
+        """The rows as they stand."""
+        best, state = rows.best, rows.state
+        steps = torch.full_like(rows.index, step)
+        return cls(
+            best.z, best.x, best.w, best.score, best.objective, state.gap, state.stationarity, status, steps, rows.rollbacks
+        )
+
+    @classmethod
+    def pending(cls, rows: Rows) -> Outcome:
+        """Places for all rows of a chunk, filled as they retire."""
+        blank = cls.of(rows, torch.full_like(rows.index, int(Status.RUNNING)), 0)
+        return replace(blank, score=torch.full_like(blank.score, torch.inf))
+
+
+def winners(outcome: Outcome, restarts: int) -> Tensor:
+    """The row of the best restart of each item, by score."""
+    score = torch.where(outcome.score.isnan(), torch.inf, outcome.score).reshape(-1, restarts)
+    items = torch.arange(len(score), device=score.device)
+    return items * restarts + score.argmin(dim=1)
+
+
+def losers(outcome: Outcome, rows: Rows, restarts: int, survivors: int) -> Tensor:
+    """Running rows that are not among the ``survivors`` best of their item, finished rows included in the ranking."""
+    score = outcome.score.index_copy(0, rows.index, rows.best.score).reshape(-1, restarts)
+    order = torch.where(score.isnan(), torch.inf, score).argsort(dim=1, stable=True).argsort(dim=1)
+    return (order >= survivors).reshape(-1)[rows.index]
+
+
+def _where(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    return torch.where(mask if new.ndim == 1 else torch.as_tensor(_batch.spread(mask, new)), new, old)
+
+
+def _fields(best: Best) -> tuple[Tensor, ...]:
+    return best.score, best.objective, best.z, best.x, best.w

@@ -1,0 +1,24 @@
+"""Solvers: frozen descriptions of methods. Only this folder contains update formulas."""
+
+from genprior.solvers import duals, penalties, w_steps, z_steps
+from genprior.solvers.admm import ADMM, ExactADMM, LinearizedADMM
+from genprior.solvers.base import Solver, State
+from genprior.solvers.descent import Adam, GradientDescent
+from genprior.solvers.lbfgs import LBFGS
+from genprior.solvers.projected import ProjectedGradient
+
+__all__ = [
+    "ADMM",
+    "LBFGS",
+    "Adam",
+    "ExactADMM",
+    "GradientDescent",
+    "LinearizedADMM",
+    "ProjectedGradient",
+    "Solver",
+    "State",
+    "duals",
+    "penalties",
+    "w_steps",
+    "z_steps",
+]

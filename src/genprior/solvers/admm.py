@@ -1,0 +1,227 @@
+"""ADMM for ``min L(w) + R(w) + H(z)  s.t.  w = G(z)``, made of four choices: z step, w step, dual, penalty."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from genprior import _batch
+from genprior.problem import Problem
+from genprior.solvers import duals, penalties
+from genprior.solvers.base import Solver, State
+from genprior.solvers.estimates import kappa_from_move, kappa_from_pull, latent_residual, lipschitz
+from genprior.solvers.exact import Memory, Split
+from genprior.solvers.w_steps import Exact, Linearized, WStep
+from genprior.solvers.z_steps import Gradient, Move, ZStep
+
+
+@dataclass(frozen=True)
+class ADMMState(State):
+    """The dual variable, its step, and what the four rules remember."""
+
+    lam: Tensor
+    sigma: Tensor
+    k: Tensor
+    """Iterations made, per item."""
+    nu: Tensor
+    """Smoothness of L."""
+    kappa: Tensor
+    """Running estimate of ``|DG(z)|`` from quantities that the iteration has anyway."""
+    z_memory: Memory
+    w_memory: Memory
+
+
+@dataclass(frozen=True)
+class ADMM(Solver):
+    """Alternating direction method of multipliers with a generative prior.
+
+    One iteration, from ``(z, w, lam)`` with ``x = G(z)`` known::
+
+        g    = -DG(z)^T (lam + rho (w - x))        one backward pass
+        z+   = z_step(z, g, H)                      prox_{beta H}(z - beta g), or a preconditioned relative
+        x+   = G(z+)                                one forward pass
+        w+   = w_step(w, lam, x+)                   one proximal gradient step, or the exact minimiser
+        lam+ = lam + sigma (w+ - x+)                sigma from the dual rule
+
+    ``x+`` and its graph serve the next iteration's gradient, so an iteration costs exactly one forward and one backward
+    pass, as gradient descent does. Start: ``w = G(z)``, ``lam = 0``.
+
+    Parameters
+    ----------
+    z_step: :mod:`genprior.z_steps` ``Gradient``, ``Momentum`` or ``Adam``.
+    w_step: :mod:`genprior.w_steps` ``Linearized`` or ``Exact``.
+    dual: :mod:`genprior.duals` ``Paper`` or ``Constant``.
+    penalty: :mod:`genprior.penalties` ``Constant`` or ``Doubling``.
+
+    References
+    ----------
+    Latorre, Eftekhari, Cevher: Fast and Provable ADMM for Learning with Generative Priors, NeurIPS 2019.
+    """
+
+    z_step: ZStep = field(default_factory=Gradient)
+    w_step: WStep = field(default_factory=Exact)
+    dual: duals.Dual = field(default_factory=duals.Paper)
+    penalty: penalties.Penalty = field(default_factory=penalties.Constant)
+
+    def __post_init__(self) -> None:
+        kinds = {"z_step": ZStep, "w_step": WStep, "dual": duals.Dual, "penalty": penalties.Penalty}
+        for name, kind in kinds.items():
+            if not isinstance(getattr(self, name), kind):
+                raise TypeError(f"{name} must be a {kind.__name__}, got {getattr(self, name)!r}")
+
+    def start(self, problem: Problem, z: Tensor) -> ADMMState:
+        """``w = G(z)``, ``lam = 0``."""
+        at = problem.generator.evaluate(z)
+        point = problem.evaluate(at.x, at.z)
+        zero = torch.zeros_like(point.objective)
+        return ADMMState(
+            at=at,
+            w=at.x,
+            objective=point.objective,
+            score=point.score,
+            gap=zero,
+            stationarity=torch.full_like(zero, torch.inf),
+            rho=self.penalty(zero + 1),
+            scale=torch.ones_like(zero),
+            lam=torch.zeros_like(at.x),
+            sigma=zero,
+            k=zero,
+            nu=problem.loss.curvature(at.x)[1],
+            kappa=zero,
+            z_memory=self.z_step.start(z),
+            w_memory=self.w_step.start(problem, at.x, point.residual),
+        )
+
+    def step(self, problem: Problem, state: ADMMState) -> ADMMState:
+        """One iteration: one backward pass, one forward pass."""
+        s, k = state, state.k + 1
+        rho = self.penalty(k)
+        force = s.lam + _batch.spread(rho, s.w) * (s.w - s.x)
+        gradient = -s.at.pull(force)
+        kappa = kappa_from_pull(s.kappa, gradient, force)
+
+        z, z_memory = self.z_step(self._move(problem, s, gradient, rho, kappa), s.z_memory)
+        at = problem.generator.evaluate(z)
+        point = problem.evaluate(at.x, at.z)
+        if self.z_step.adaptive:
+            kappa = kappa_from_move(kappa, s.at, at)
+
+        split = Split(s.w, s.lam, at.x, point.residual, rho, s.sigma, s.scale)
+        w, w_residual, w_memory = self.w_step(problem, split, s.w_memory)
+        r = w - at.x
+        distance = _batch.norm(r)
+        sigma = s.scale * self.dual(distance, k, rho, torch.full_like(rho, self.penalty.rho))
+        lam = torch.addcmul(s.lam, _batch.spread(sigma, r), r)  # type: ignore[arg-type]
+
+        size = _batch.norm(w)
+        unit = s.nu * size + _batch.norm(lam)
+        z_residual = latent_residual(problem, s.z, gradient, lipschitz(rho, kappa))
+        w_residual = rho * distance if w_residual is None else w_residual
+        return ADMMState(
+            at=at,
+            w=w,
+            objective=point.objective,
+            score=point.score,
+            gap=_batch.ratio(distance, size),
+            stationarity=_batch.ratio(torch.maximum(_batch.ratio(z_residual, kappa), w_residual), unit),
+            rho=rho,
+            scale=s.scale,
+            lam=lam,
+            sigma=sigma,
+            k=k,
+            nu=s.nu,
+            kappa=kappa,
+            z_memory=z_memory,
+            w_memory=w_memory,
+        )
+
+    def plan(self, problem: Problem) -> str:
+        """In words: the four choices, and how the w step is computed for this problem."""
+        return (
+            f"{type(self).__name__}: z step {self.z_step}, w step {type(self.w_step).__name__.lower()} by "
+            f"{self.w_step.name(problem)}, dual {self.dual}, penalty {self.penalty}"
+        )
+
+    def _move(self, problem: Problem, s: ADMMState, gradient: Tensor, rho: Tensor, kappa: Tensor) -> Move:
+        return Move(
+            z=s.z,
+            gradient=gradient,
+            term=problem.on_latent,
+            lipschitz=lipschitz(rho, kappa),
+            shrink=s.scale if self.z_step.adaptive else s.scale * self.penalty.rho / rho,
+            spread=problem.generator.law.spread,
+        )
+
+
+@dataclass(frozen=True, init=False)
+class LinearizedADMM(ADMM):
+    """Algorithm 1 of the paper: one proximal gradient step in z, one in w, a decaying dual step.
+
+    Parameters
+    ----------
+    rho: penalty weight.
+    alpha: step in w; omitted: ``1/(nu_L + rho)``.
+    beta: step in z; omitted: from a running estimate of ``rho |DG|^2``.
+    sigma: first dual step; omitted: ``0.03 rho``.
+    z_step, dual, penalty: another choice in place of the paper's.
+    """
+
+    def __init__(
+        self,
+        rho: float = 1.0,
+        *,
+        alpha: float | None = None,
+        beta: float | None = None,
+        sigma: float | None = None,
+        z_step: ZStep | None = None,
+        dual: duals.Dual | None = None,
+        penalty: penalties.Penalty | None = None,
+    ) -> None:
+        fixed = penalties.Constant(rho)
+        super().__init__(*_choices(Linearized(alpha), beta, z_step, sigma, dual, penalty or fixed))
+
+
+@dataclass(frozen=True, init=False)
+class ExactADMM(ADMM):
+    """Algorithm 2 of the paper: exact minimisation over w, and scales in which the penalty doubles.
+
+    Parameters
+    ----------
+    rho: penalty weight before the first doubling: the k-th scale has ``2^k rho``.
+    beta: step in z before the first doubling; omitted: from a running estimate of ``rho |DG|^2``.
+    sigma: first dual step; omitted: ``0.03 rho``.
+    n, scales: the k-th scale has ``2^k n`` iterations, k = 1 .. scales; the last one lasts.
+    z_step, dual, penalty: another choice in place of the paper's.
+    """
+
+    def __init__(
+        self,
+        rho: float = 1.0,
+        *,
+        beta: float | None = None,
+        sigma: float | None = None,
+        n: int = 20,
+        scales: int = 3,
+        z_step: ZStep | None = None,
+        dual: duals.Dual | None = None,
+        penalty: penalties.Penalty | None = None,
+    ) -> None:
+        doubling = penalties.Doubling(rho, n, scales)
+        super().__init__(*_choices(Exact(), beta, z_step, sigma, dual, penalty or doubling))
+
+
+def _choices(
+    w_step: WStep,
+    beta: float | None,
+    z_step: ZStep | None,
+    sigma: float | None,
+    dual: duals.Dual | None,
+    penalty: penalties.Penalty,
+) -> tuple[ZStep, WStep, duals.Dual, penalties.Penalty]:
+    if z_step is not None and beta is not None:
+        raise ValueError(f"beta={beta} and z_step={z_step} both set the z step: give one")
+    if dual is not None and sigma is not None:
+        raise ValueError(f"sigma={sigma} and dual={dual} both set the dual step: give one")
+    return z_step or Gradient(beta), w_step, dual or duals.Paper(sigma), penalty

@@ -1,0 +1,137 @@
+"""Descent on ``f(z) = L(G(z)) + R(G(z)) + H(z)``: gradient descent, momentum, Adam. The baselines of the field."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from genprior.problem import Problem
+from genprior.solvers import z_steps
+from genprior.solvers.base import Solver, State
+from genprior.solvers.estimates import curvature_of, kappa_from_move, kappa_from_pull, lipschitz, relative_slope
+from genprior.solvers.z_steps import Memory, Move, ZStep
+
+
+@dataclass(frozen=True)
+class DescentState(State):
+    """What the z step remembers, and the estimates behind default steps."""
+
+    residual: Tensor
+    nu: Tensor
+    kappa: Tensor
+    z_memory: Memory
+
+
+class Descent(Solver):
+    """``z+ = z_step(z, g, H)`` with ``g = DG(z)^T (grad L(x) + r)``, ``r`` a subgradient of R at ``x = G(z)``.
+
+    One forward and one backward pass per iteration. The w of the result is ``G(z)`` itself.
+    """
+
+    @property
+    def z_step(self) -> ZStep:
+        """The rule that moves z."""
+        raise AssertionError
+
+    def start(self, problem: Problem, z: Tensor) -> DescentState:
+        """The state at ``z``."""
+        at = problem.generator.evaluate(z)
+        point = problem.evaluate(at.x, at.z)
+        zero = torch.zeros_like(point.objective)
+        return DescentState(
+            at=at,
+            w=at.x,
+            objective=point.objective,
+            score=point.score,
+            gap=zero,
+            stationarity=torch.full_like(zero, torch.inf),
+            rho=zero,
+            scale=torch.ones_like(zero),
+            residual=point.residual,
+            nu=curvature_of(problem, at.x),
+            kappa=zero,
+            z_memory=self.z_step.start(z),
+        )
+
+    def step(self, problem: Problem, state: DescentState) -> DescentState:
+        """One backward pass at z, one forward pass at z+."""
+        s = state
+        force = problem.signal_gradient(s.x, s.residual)
+        gradient = s.at.pull(force)
+        kappa = kappa_from_pull(s.kappa, gradient, force)
+        move = Move(
+            z=s.z,
+            gradient=gradient,
+            term=problem.on_latent,
+            lipschitz=lipschitz(s.nu, kappa),
+            shrink=s.scale,
+            spread=problem.generator.law.spread,
+        )
+        z, z_memory = self.z_step(move, s.z_memory)
+
+        at = problem.generator.evaluate(z)
+        point = problem.evaluate(at.x, at.z)
+        if self.z_step.adaptive:
+            kappa = kappa_from_move(kappa, s.at, at)
+        return DescentState(
+            at=at,
+            w=at.x,
+            objective=point.objective,
+            score=point.score,
+            gap=s.gap,
+            stationarity=relative_slope(problem, s.at, gradient, force, s.nu, kappa),
+            rho=s.rho,
+            scale=s.scale,
+            residual=point.residual,
+            nu=s.nu,
+            kappa=kappa,
+            z_memory=z_memory,
+        )
+
+
+@dataclass(frozen=True)
+class GradientDescent(Descent):
+    """Gradient descent, as in Bora et al. 2017: ``z+ = prox_{beta H}(z - beta g)``, with momentum if wanted.
+
+    Parameters
+    ----------
+    step_size: beta; omitted: from a running estimate of ``nu_L |DG|^2``.
+    momentum: heavy-ball momentum in [0, 1).
+    """
+
+    step_size: float | None = None
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        z_steps.Momentum(self.step_size, self.momentum)
+
+    @property
+    def z_step(self) -> ZStep:
+        """Gradient or momentum."""
+        return z_steps.Momentum(self.step_size, self.momentum) if self.momentum else z_steps.Gradient(self.step_size)
+
+
+@dataclass(frozen=True)
+class Adam(Descent):
+    """Adam on the latent (Kingma and Ba 2015).
+
+    Parameters
+    ----------
+    step_size: length of a move per coordinate; omitted: 5% of the latent law's spread.
+    beta1, beta2, epsilon: as in the reference.
+    """
+
+    step_size: float | None = None
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+
+    def __post_init__(self) -> None:
+        _ = self.z_step
+
+    @property
+    def z_step(self) -> ZStep:
+        """Adam."""
+        return z_steps.Adam(self.step_size, self.beta1, self.beta2, self.epsilon)

@@ -1,0 +1,51 @@
+"""Free estimates of ``kappa = |DG(z)|`` and relative residuals, from quantities that an iteration has anyway."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from genprior import _batch
+from genprior.generators import Evaluation
+from genprior.problem import Problem
+from genprior.terms import Zero
+
+_FORGET = 0.98
+_TINY = 1e-30
+
+
+def kappa_from_pull(kappa: Tensor, gradient: Tensor, force: Tensor) -> Tensor:
+    """``|DG^T f| / |f|`` bounds kappa from below; the running maximum forgets slowly, as z travels."""
+    return torch.maximum(_FORGET * kappa, _batch.ratio(_batch.norm(gradient), _batch.norm(force)))
+
+
+def kappa_from_move(kappa: Tensor, before: Evaluation, after: Evaluation) -> Tensor:
+    """So does the secant ``|G(z+) - G(z)| / |z+ - z|``."""
+    return torch.maximum(kappa, _batch.ratio(_batch.norm(after.x - before.x), _batch.norm(after.z - before.z)))
+
+
+def lipschitz(curvature: Tensor, kappa: Tensor) -> Tensor:
+    """``curvature kappa^2``, kept above zero: the Lipschitz constant of the z gradient for fixed DG."""
+    return (curvature * kappa * kappa).clamp_min(_TINY)
+
+
+def latent_residual(problem: Problem, z: Tensor, gradient: Tensor, curvature: Tensor) -> Tensor:
+    """``|z - prox_{tH}(z - t g)| / t`` with ``t = 1/curvature``; ``|g|`` where H = 0."""
+    if isinstance(problem.on_latent, Zero):
+        return _batch.norm(gradient)
+    t = 1 / curvature
+    return _batch.norm(z - problem.on_latent.prox(z - _batch.spread(t, z) * gradient, t)) / t
+
+
+def relative_slope(
+    problem: Problem, at: Evaluation, gradient: Tensor, force: Tensor, nu: Tensor, kappa: Tensor
+) -> Tensor:
+    """Residual of ``0 in DG^T force + dH(z)`` relative to ``kappa (nu |x| + |force|)``: unchanged by rescaling."""
+    residual = latent_residual(problem, at.z, gradient, lipschitz(nu, kappa))
+    return _batch.ratio(residual, kappa * (nu * _batch.norm(at.x) + _batch.norm(force)))
+
+
+def curvature_of(problem: Problem, x: Tensor) -> Tensor:
+    """Smoothness of L per item; 1 where L has none, so that steps stay defined."""
+    nu = problem.loss.curvature(x)[1]
+    return torch.where(nu > 0, nu, torch.ones_like(nu))

@@ -1,0 +1,194 @@
+"""The exact w step: ``argmin_w L(w) + R(w) + <w, lam> + rho/2 |w - x|^2``, in closed form wherever there is one.
+
+:func:`choose` looks at L and R and picks the first method that applies:
+
+========================================  ==============================================================
+L and R                                   method
+========================================  ==============================================================
+``LeastSquares``, orthogonal rows, R = 0  one A^T per step, diagonal inverse, in coordinates of the rows
+``LeastSquares``, R zero or quadratic     the operator's resolvent (SVD, diagonal, FFT, or CG)
+``SquaredDistance`` or none, any R        one prox of R
+``LeastSquares`` with a mask, separable R one prox of R with a step per coordinate
+anything else                             inner accelerated proximal gradient, with a tolerance
+========================================  ==============================================================
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from genprior import _batch
+from genprior.losses import LeastSquares, NoLoss, SquaredDistance
+from genprior.operators import Identity, Mask
+from genprior.problem import Problem
+from genprior.solvers.inner import inner_proximal_gradient
+from genprior.terms import Zero
+
+Memory = dict[str, Tensor]
+
+
+class Split(NamedTuple):
+    """What a w step starts from."""
+
+    w: Tensor
+    lam: Tensor
+    x: Tensor
+    """``G(z+)``."""
+    residual: Tensor
+    """What the loss keeps of its evaluation at ``x``."""
+    rho: Tensor
+    sigma: Tensor
+    """The dual step that led to ``lam``."""
+    scale: Tensor
+
+
+class Method(ABC):
+    """One way of taking the exact w step."""
+
+    def start(self, problem: Problem, x: Tensor, residual: Tensor) -> Memory:
+        """What the method remembers, per item."""
+        return {}
+
+    @abstractmethod
+    def __call__(self, problem: Problem, at: Split, memory: Memory) -> tuple[Tensor, Memory]:
+        """The minimiser and the new memory."""
+
+    @abstractmethod
+    def name(self, problem: Problem) -> str:
+        """For people."""
+
+
+def choose(problem: Problem, tolerance: float, max_iterations: int) -> Method:
+    """The first method that applies to the problem's L and R."""
+    loss, term = problem.loss, problem.on_signal
+    if isinstance(loss, LeastSquares):
+        if isinstance(term, Zero) and loss.form is not None:
+            return OrthogonalRows()
+        if term.as_quadratic() is not None:
+            return Resolvent()
+        if isinstance(loss.operator, Identity) or (isinstance(loss.operator, Mask) and term.separable):
+            return DiagonalProx()
+    if isinstance(loss, SquaredDistance | NoLoss):
+        return Prox()
+    return Inner(tolerance, max_iterations)
+
+
+class OrthogonalRows(Method):
+    """Least squares with ``A A^T = diag(g)`` and R = 0. With ``e = A x - y`` known from the objective at x,
+
+        A d = -(g e + A lam) / (g + rho),      d = -(A^T (e + A d) + lam) / rho,      w = x + d.
+
+    ``A lam`` is carried along: the dual step adds ``sigma A d`` to it, so no further application of A is needed.
+    """
+
+    def start(self, problem: Problem, x: Tensor, residual: Tensor) -> Memory:
+        """Both images are zero, as lam is."""
+        return {"image_of_lam": torch.zeros_like(residual), "image_of_move": torch.zeros_like(residual)}
+
+    def __call__(self, problem: Problem, at: Split, memory: Memory) -> tuple[Tensor, Memory]:
+        """One application of A^T."""
+        form = problem.loss.form  # type: ignore[attr-defined]
+        e, rho = at.residual, _batch.spread(at.rho, at.residual)
+        sigma = _batch.spread(at.sigma, e)
+        image_of_lam = memory["image_of_lam"] + sigma * memory["image_of_move"]
+        image_of_move = -(form.gram * e + image_of_lam) / (form.gram + rho)
+        pulled = form.adjoint(e + image_of_move) + at.lam
+        w = at.x - pulled / _batch.spread(at.rho, pulled)
+        return w, {"image_of_lam": image_of_lam, "image_of_move": image_of_move}
+
+    def name(self, problem: Problem) -> str:
+        """For people."""
+        return f"closed form ({problem.loss.operator.resolvent_method})"  # type: ignore[attr-defined]
+
+
+class Resolvent(Method):
+    """Least squares and ``R = c/2 |w - r|^2``: ``w = (A^T A + rho + c)^-1 (A^T y - lam + rho x + c r)``."""
+
+    def start(self, problem: Problem, x: Tensor, residual: Tensor) -> Memory:
+        """The constant ``A^T y``."""
+        return {"backprojection": problem.loss.backprojection()}  # type: ignore[attr-defined]
+
+    def __call__(self, problem: Problem, at: Split, memory: Memory) -> tuple[Tensor, Memory]:
+        """One resolvent, warm-started at the old w where it is iterative."""
+        c, centre = problem.on_signal.as_quadratic() or (0.0, 0.0)
+        v = memory["backprojection"] - at.lam + _batch.spread(at.rho, at.x) * at.x + _batch.spread(c, at.x) * centre
+        return problem.loss.operator.resolvent(v, at.rho + c, start=at.w), memory  # type: ignore[attr-defined]
+
+    def name(self, problem: Problem) -> str:
+        """For people."""
+        return f"closed form ({problem.loss.operator.resolvent_method})"  # type: ignore[attr-defined]
+
+
+class Prox(Method):
+    """``L = gamma |w - y|^2`` (gamma may be 0): ``w = prox_{R/(2 gamma + rho)}((2 gamma y + rho x - lam)/(2 gamma + rho))``."""
+
+    def __call__(self, problem: Problem, at: Split, memory: Memory) -> tuple[Tensor, Memory]:
+        """One prox of R."""
+        loss = problem.loss
+        pull = _batch.spread(at.rho, at.x) * at.x - at.lam
+        if not isinstance(loss, SquaredDistance):
+            return problem.on_signal.prox(pull / _batch.spread(at.rho, pull), 1 / at.rho), memory
+        curvature = 2 * loss.weight + at.rho
+        pull = pull + 2 * _batch.spread(loss.weight, pull) * loss.y
+        return problem.on_signal.prox(pull / _batch.spread(curvature, pull), 1 / curvature), memory
+
+    def name(self, problem: Problem) -> str:
+        """For people."""
+        return f"closed form (prox of {type(problem.on_signal).__name__})"
+
+
+class DiagonalProx(Method):
+    """Least squares with a diagonal A and separable R: one prox with step ``1/(a_i^2 + rho)`` in coordinate i."""
+
+    def start(self, problem: Problem, x: Tensor, residual: Tensor) -> Memory:
+        """The constant ``A^T y``."""
+        return {"backprojection": problem.loss.backprojection()}  # type: ignore[attr-defined]
+
+    def __call__(self, problem: Problem, at: Split, memory: Memory) -> tuple[Tensor, Memory]:
+        """One prox of R."""
+        loss = problem.loss
+        pull = memory["backprojection"] - at.lam + _batch.spread(at.rho, at.x) * at.x
+        if isinstance(loss.operator, Identity):  # type: ignore[attr-defined]
+            return problem.on_signal.prox(pull / _batch.spread(1 + at.rho, pull), 1 / (1 + at.rho)), memory
+        curvature = loss.form.gram + _batch.spread(at.rho, pull)  # type: ignore[attr-defined]
+        return problem.on_signal.prox(pull / curvature, (1 / curvature).expand_as(pull)), memory
+
+    def name(self, problem: Problem) -> str:
+        """For people."""
+        return f"closed form (prox of {type(problem.on_signal).__name__}, one step per coordinate)"
+
+
+@dataclass(frozen=True)
+class Inner(Method):
+    """Accelerated proximal gradient with backtracking, warm-started at the old w."""
+
+    tolerance: float
+    max_iterations: int
+
+    def start(self, problem: Problem, x: Tensor, residual: Tensor) -> Memory:
+        """The last inner residual and the smoothness found by backtracking."""
+        nu = problem.loss.curvature(x)[1]
+        return {"inner_residual": torch.zeros_like(nu), "smoothness": nu}
+
+    def __call__(self, problem: Problem, at: Split, memory: Memory) -> tuple[Tensor, Memory]:
+        """As many inner iterations as the tolerance needs."""
+        solution = inner_proximal_gradient(
+            problem,
+            start=at.w,
+            lam=at.lam,
+            centre=at.x,
+            rho=at.rho,
+            smoothness=memory["smoothness"],
+            tolerance=self.tolerance,
+            max_iterations=self.max_iterations,
+        )
+        return solution.w, {"inner_residual": solution.residual, "smoothness": solution.smoothness}
+
+    def name(self, problem: Problem) -> str:
+        """For people."""
+        return f"inner proximal gradient (relative residual {self.tolerance:g}, at most {self.max_iterations} iterations)"

@@ -1,0 +1,97 @@
+"""w steps: how the split variable w follows ``x = G(z+)``."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from genprior import _batch, _validate
+from genprior.problem import Problem
+from genprior.solvers.exact import Memory, Split, choose
+from genprior.terms import Zero
+
+
+class WStep(ABC):
+    """A rule for moving w."""
+
+    @abstractmethod
+    def start(self, problem: Problem, x: Tensor, residual: Tensor) -> Memory:
+        """What the rule remembers, per item."""
+
+    @abstractmethod
+    def __call__(self, problem: Problem, at: Split, memory: Memory) -> tuple[Tensor, Tensor | None, Memory]:
+        """The new w; the norm of the w residual of the optimality conditions where it is not implied; the memory."""
+
+    @abstractmethod
+    def name(self, problem: Problem) -> str:
+        """For people."""
+
+
+@dataclass(frozen=True)
+class Linearized(WStep):
+    """``w+ = prox_{alpha R}(w - alpha (grad L(w) + lam + rho (w - x)))``.
+
+    ``alpha`` defaults to ``1/(nu_L + rho)``, the longest step that Theorem 1 allows. In the k-th scale of a growing
+    penalty an explicit alpha is shortened by the same factor.
+    """
+
+    alpha: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.alpha is not None:
+            _validate.number("alpha", self.alpha, above=0)
+
+    def start(self, problem: Problem, x: Tensor, residual: Tensor) -> Memory:
+        """Smoothness of L."""
+        return {"smoothness": problem.loss.curvature(x)[1]}
+
+    def __call__(self, problem: Problem, at: Split, memory: Memory) -> tuple[Tensor, Tensor | None, Memory]:
+        """One proximal gradient step."""
+        _, aux = problem.loss.evaluate(at.w)
+        slope = problem.loss.gradient(at.w, aux) + at.lam
+        longest = 1 / (memory["smoothness"] + at.rho)
+        alpha = at.scale * (longest if self.alpha is None else self.alpha)
+        ahead = at.w - _batch.spread(alpha, at.w) * (slope + _batch.spread(at.rho, at.w) * (at.w - at.x))
+        w = ahead if isinstance(problem.on_signal, Zero) else problem.on_signal.prox(ahead, alpha)
+        return w, self._residual(problem, at.w, slope, longest), memory
+
+    def name(self, problem: Problem) -> str:
+        """For people."""
+        return "linearized (one proximal gradient step)"
+
+    def _residual(self, problem: Problem, w: Tensor, slope: Tensor, step: Tensor) -> Tensor:
+        """``|w - prox_{tR}(w - t (grad L(w) + lam))| / t``."""
+        if isinstance(problem.on_signal, Zero):
+            return _batch.norm(slope)
+        return _batch.norm(w - problem.on_signal.prox(w - _batch.spread(step, w) * slope, step)) / step
+
+
+@dataclass(frozen=True)
+class Exact(WStep):
+    """``w+ = argmin_w L(w) + R(w) + <w, lam> + rho/2 |w - x|^2``, by the first method of ``solvers.exact`` that applies.
+
+    ``tolerance`` and ``max_iterations`` serve the inner solver, used only where no closed form exists.
+    """
+
+    tolerance: float = 1e-6
+    max_iterations: int = 200
+
+    def __post_init__(self) -> None:
+        _validate.number("tolerance", self.tolerance, above=0)
+        _validate.whole("max_iterations", self.max_iterations)
+
+    def start(self, problem: Problem, x: Tensor, residual: Tensor) -> Memory:
+        """What the chosen method remembers."""
+        return choose(problem, self.tolerance, self.max_iterations).start(problem, x, residual)
+
+    def __call__(self, problem: Problem, at: Split, memory: Memory) -> tuple[Tensor, Tensor | None, Memory]:
+        """The minimiser. Its optimality makes the w residual at most ``rho |w+ - x|``, so none is computed."""
+        w, memory = choose(problem, self.tolerance, self.max_iterations)(problem, at, memory)
+        return w, None, memory
+
+    def name(self, problem: Problem) -> str:
+        """For people."""
+        return choose(problem, self.tolerance, self.max_iterations).name(problem)
+

@@ -1,0 +1,168 @@
+"""z steps: how the latent moves along a gradient. Shared by ADMM and by the descent methods.
+
+Each takes ``z``, the gradient ``g`` of the smooth part, and a per-item estimate ``lipschitz`` of that gradient's Lipschitz
+constant, and ends with the prox of H: ``z+ = prox_{beta H}(z - beta g)`` or its preconditioned relative.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from genprior import _batch, _validate
+from genprior.terms import Term, Zero
+
+Memory = dict[str, Tensor]
+
+
+class ZStep(ABC):
+    """A rule for moving z."""
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether the rule needs ``lipschitz``."""
+        return False
+
+    def start(self, z: Tensor) -> Memory:
+        """What the rule remembers, per item."""
+        return {}
+
+    @abstractmethod
+    def __call__(self, move: Move, memory: Memory) -> tuple[Tensor, Memory]:
+        """The new latents and the new memory."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """All that a z step may use."""
+
+    z: Tensor
+    gradient: Tensor
+    term: Term
+    """H."""
+    lipschitz: Tensor
+    """Estimate of the gradient's Lipschitz constant, per item."""
+    shrink: Tensor
+    """Per-item factor on explicit step sizes: roll-backs, and ``2^-k`` in the k-th scale of Algorithm 2."""
+    spread: float
+    """Typical size of a latent coordinate."""
+
+
+@dataclass(frozen=True)
+class Gradient(ZStep):
+    """``z+ = prox_{beta H}(z - beta g)``.
+
+    ``step_size`` is beta. Without it, beta is the inverse of the running Lipschitz estimate, per item, at no extra pass.
+    """
+
+    step_size: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_step(self.step_size)
+
+    @property
+    def adaptive(self) -> bool:
+        """True when no step was given."""
+        return self.step_size is None
+
+    def __call__(self, move: Move, memory: Memory) -> tuple[Tensor, Memory]:
+        """One proximal gradient step."""
+        beta = _length(self.step_size, move)
+        return _prox(move.term, move.z - _batch.spread(beta, move.z) * move.gradient, beta), memory
+
+
+@dataclass(frozen=True)
+class Momentum(ZStep):
+    """Heavy ball: ``v+ = m v - beta g``, ``z+ = prox_{beta H}(z + v+)``.
+
+    ``step_size`` is beta, as in :class:`Gradient`; by itself it is ``(1 - m)`` times as long, the stable length for the same
+    curvature. The velocity restarts from the move that the prox allowed.
+    """
+
+    step_size: float | None = None
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        _check_step(self.step_size)
+        if not 0 <= _validate.number("momentum", self.momentum) < 1:
+            raise ValueError(f"momentum must lie in [0, 1), got {self.momentum}")
+
+    @property
+    def adaptive(self) -> bool:
+        """True when no step was given."""
+        return self.step_size is None
+
+    def start(self, z: Tensor) -> Memory:
+        """Velocity zero."""
+        return {"velocity": torch.zeros_like(z)}
+
+    def __call__(self, move: Move, memory: Memory) -> tuple[Tensor, Memory]:
+        """One heavy-ball step."""
+        beta = _length(self.step_size, move)
+        if self.step_size is None:
+            beta = (1 - self.momentum) * beta
+        velocity = self.momentum * memory["velocity"] - _batch.spread(beta, move.z) * move.gradient
+        z = _prox(move.term, move.z + velocity, beta)
+        return z, {"velocity": z - move.z}
+
+
+@dataclass(frozen=True)
+class Adam(ZStep):
+    """Adam (Kingma and Ba 2015): moments per coordinate, bias correction per item, then the prox of H in its metric.
+
+    ``step_size`` is the length of a move per coordinate; without it, 5% of the latent law's spread.
+    """
+
+    step_size: float | None = None
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+
+    def __post_init__(self) -> None:
+        _check_step(self.step_size)
+        for name in ("beta1", "beta2"):
+            if not 0 <= _validate.number(name, getattr(self, name)) < 1:
+                raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)}")
+        _validate.number("epsilon", self.epsilon, least=0)
+
+    def start(self, z: Tensor) -> Memory:
+        """Both moments and the count zero."""
+        return {"first": torch.zeros_like(z), "second": torch.zeros_like(z), "count": z.new_zeros(z.shape[0])}
+
+    def __call__(self, move: Move, memory: Memory) -> tuple[Tensor, Memory]:
+        """One Adam step."""
+        g = move.gradient
+        first = torch.lerp(g, memory["first"], self.beta1)
+        second = self.beta2 * memory["second"] + (1 - self.beta2) * g * g
+        count = memory["count"] + 1
+        length = (0.05 * move.spread if self.step_size is None else self.step_size) * move.shrink
+        length = length / (1 - self.beta1**count)
+        scale = (second / _batch.spread(1 - self.beta2**count, g)).sqrt_().add_(self.epsilon)
+        metric = _batch.spread(length, g) / scale
+        z = _metric_prox(move.term, move.z - metric * first, metric)
+        return z, {"first": first, "second": second, "count": count}
+
+
+def _check_step(step_size: float | None) -> None:
+    if step_size is not None:
+        _validate.number("step_size", step_size, above=0)
+
+
+def _length(step_size: float | None, move: Move) -> Tensor:
+    if step_size is not None:
+        return step_size * move.shrink
+    return move.shrink / move.lipschitz
+
+
+def _prox(term: Term, v: Tensor, step: Tensor) -> Tensor:
+    return v if isinstance(term, Zero) else term.prox(v, step)
+
+
+def _metric_prox(term: Term, v: Tensor, metric: Tensor) -> Tensor:
+    """Prox with one step per coordinate; exact for separable terms and indicators, else with the item's mean step."""
+    if isinstance(term, Zero):
+        return v
+    return term.prox(v, metric if term.separable else _batch.flat(metric).mean(dim=1))

@@ -1,0 +1,157 @@
+"""Stop rules, combined with ``|`` (whichever comes first) and ``&`` (all of them)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from genprior import _validate
+from genprior.solvers.base import State
+from genprior.status import Status
+
+Verdict = int | Tensor
+"""A status code for all items, or one per item; 0 means: go on."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What stop rules and callbacks see of a run. Tensors have one row per item (and restart) that is still running."""
+
+    step: int
+    seconds: float
+    forwards: int
+    backwards: int
+    items: Tensor
+    """Number of the item that each row belongs to."""
+    restarts: Tensor
+    """Number of the restart that each row is."""
+    state: State
+    best_objective: Tensor
+
+
+class StopRule(ABC):
+    """Decides, per item, whether to stop and why."""
+
+    @abstractmethod
+    def verdict(self, view: View) -> Verdict:
+        """0 to go on, else a :class:`Status` code."""
+
+    def share(self, used: float, parts: int) -> StopRule:
+        """The rule for the next of ``parts`` equal parts of the work, when ``used`` seconds are gone."""
+        return self
+
+    def __or__(self, other: StopRule) -> StopRule:
+        return Any(self, _rule(other))
+
+    def __and__(self, other: StopRule) -> StopRule:
+        return All(self, _rule(other))
+
+
+@dataclass(frozen=True)
+class MaxSteps(StopRule):
+    """Stop after ``steps`` iterations."""
+
+    steps: int
+
+    def __post_init__(self) -> None:
+        _validate.whole("steps", self.steps, 0)
+
+    def verdict(self, view: View) -> Verdict:
+        """MAX_STEPS when they are made."""
+        return Status.MAX_STEPS if view.step >= self.steps else 0
+
+
+@dataclass(frozen=True)
+class Seconds(StopRule):
+    """Stop when ``seconds`` of computing are gone; recording and callbacks do not count.
+
+    Where ``batch_size`` splits the work, each part gets an equal share of what is left.
+    """
+
+    seconds: float
+
+    def __post_init__(self) -> None:
+        _validate.number("seconds", self.seconds, least=0)
+
+    def verdict(self, view: View) -> Verdict:
+        """OUT_OF_TIME when it is over."""
+        return Status.OUT_OF_TIME if view.seconds >= self.seconds else 0
+
+    def share(self, used: float, parts: int) -> StopRule:
+        """An equal share of the time that is left."""
+        return Seconds(max(0.0, self.seconds - used) / parts)
+
+
+@dataclass(frozen=True)
+class MaxPasses(StopRule):
+    """Stop when ``passes`` forward and backward passes, added up, have been made by the item's batch."""
+
+    passes: int
+
+    def __post_init__(self) -> None:
+        _validate.whole("passes", self.passes, 0)
+
+    def verdict(self, view: View) -> Verdict:
+        """OUT_OF_PASSES when they are used up."""
+        return Status.OUT_OF_PASSES if view.forwards + view.backwards >= self.passes else 0
+
+
+@dataclass(frozen=True)
+class Target(StopRule):
+    """Stop an item as soon as its best objective is at most ``objective``."""
+
+    objective: float
+
+    def __post_init__(self) -> None:
+        _validate.number("objective", self.objective)
+
+    def verdict(self, view: View) -> Verdict:
+        """TARGET, per item."""
+        return (view.best_objective <= self.objective).long() * int(Status.TARGET)
+
+
+@dataclass(frozen=True)
+class Any(StopRule):
+    """Whichever comes first."""
+
+    first: StopRule
+    second: StopRule
+
+    def verdict(self, view: View) -> Verdict:
+        """The first rule's verdict, else the second's."""
+        a, b = self.first.verdict(view), self.second.verdict(view)
+        if isinstance(a, int):
+            return a or b
+        return torch.where(a != 0, a, b)
+
+    def share(self, used: float, parts: int) -> StopRule:
+        """Both rules' shares."""
+        return Any(self.first.share(used, parts), self.second.share(used, parts))
+
+
+@dataclass(frozen=True)
+class All(StopRule):
+    """Only when both hold; the second gives the status."""
+
+    first: StopRule
+    second: StopRule
+
+    def verdict(self, view: View) -> Verdict:
+        """The second rule's verdict where the first holds too."""
+        a, b = self.first.verdict(view), self.second.verdict(view)
+        if isinstance(a, int):
+            return b if a else 0
+        return torch.where(a != 0, b, 0)
+
+    def share(self, used: float, parts: int) -> StopRule:
+        """Both rules' shares."""
+        return All(self.first.share(used, parts), self.second.share(used, parts))
+
+
+def _rule(value: StopRule) -> StopRule:
+    if not isinstance(value, StopRule):
+        raise TypeError(f"stop rules combine with stop rules, got {value!r}: write MaxSteps(500) | Seconds(10)")
+    return value

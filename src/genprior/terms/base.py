@@ -1,0 +1,328 @@
+"""What a term is, and its small algebra: ``c * term`` and ``term.around(y)``.
+
+One convention everywhere: ``prox_{t f}(v) = argmin_x  t f(x) + 1/2 |x - v|^2``.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from genprior import _validate
+from genprior._batch import PerItem, norm, spread
+from genprior.terms.parameters import describe, one_per_item, replaced, step_per_entry, times
+
+SLACK = 100.0
+"""Feasible means ``distance <= (SLACK + sqrt(n)) eps magnitude``: a term's own projections, rounded in each of
+their n entries, must count as feasible in every dtype and at every scale."""
+
+
+class Term(ABC):
+    """A convex function f of each item of a batch ``(B, *shape)``, with values in ``(-inf, inf]`` and an easy prox.
+
+    Terms are immutable and pure: no method changes its arguments, keeps a state or mixes the rows of a batch.
+    A new term gives ``__call__``, ``prox`` and ``subgradient``; constraint sets derive from ``Indicator``.
+    Tensor attributes of one axis are taken as per item (see ``is_per_item``).
+    """
+
+    __array_ufunc__ = None  # a NumPy number times a term is left to __rmul__
+
+    @property
+    def separable(self) -> bool:
+        """Whether f is a sum over entries, so that the prox takes a step for each entry."""
+        return False
+
+    @property
+    def is_indicator(self) -> bool:
+        """Whether f is 0 on a set and infinite elsewhere."""
+        return False
+
+    @abstractmethod
+    def __call__(self, x: Tensor) -> Tensor:
+        """Value of each item, shape ``(B,)``; ``inf`` where infeasible."""
+
+    @abstractmethod
+    def prox(self, v: Tensor, t: PerItem) -> Tensor:
+        """``argmin_x t f(x) + 1/2 |x - v|^2`` for each item, with ``t >= 0`` a number or one per item."""
+
+    @abstractmethod
+    def subgradient(self, x: Tensor) -> Tensor:
+        """One element of the subdifferential at each item; the smallest, or zero, where there are many."""
+
+    def violation(self, x: Tensor) -> Tensor:
+        """Euclidean distance of each item to the domain of f, shape ``(B,)``."""
+        return x.new_zeros(x.shape[0])
+
+    def magnitude(self, x: Tensor) -> Tensor:
+        """Size of the numbers that decide whether an item is feasible, shape ``(B,)``; scales the slack."""
+        return norm(x)
+
+    def as_quadratic(self) -> tuple[PerItem, PerItem] | None:
+        """Give ``(c, centre)`` when ``f(x) = c/2 |x - centre|^2`` up to a constant, else None."""
+        return None
+
+    def is_per_item(self, name: str, value: Tensor) -> bool:
+        """Whether the tensor attribute ``name`` holds one entry per item along its first axis."""
+        return value.ndim == 1
+
+    @property
+    def batch(self) -> int | None:
+        """Number of items that the parameters are made for; None when they serve any number."""
+        sizes = {name: size for name, size in self._batch_sizes() if size is not None}
+        if len(set(sizes.values())) > 1:
+            given = ", ".join(f"{name}: {size}" for name, size in sizes.items())
+            raise ValueError(f"the parts of {self!r} are for different numbers of items ({given}): make them equal")
+        return next(iter(sizes.values()), None)
+
+    def rows(self, index: Tensor) -> Self:
+        """Give the term for the selected items; ``index`` is a 1-D tensor of whole numbers and may repeat."""
+
+        def select(name: str, value: Any) -> Any:
+            if isinstance(value, Term):
+                return value.rows(index)
+            return value[index] if isinstance(value, Tensor) and self.is_per_item(name, value) else value
+
+        return replaced(self, select)
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
+        """Give the term with its tensors on another device or in another dtype."""
+
+        def move(_: str, value: Any) -> Any:
+            return value.to(device=device, dtype=dtype) if isinstance(value, Term | Tensor) else value
+
+        return replaced(self, move)
+
+    def check(self, name: str, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> None:
+        """Raise a clear error when the term does not fit signals of this shape (without batch), device and dtype."""
+        if not dtype.is_floating_point:
+            raise TypeError(f"{name} needs real floating-point signals, got {dtype}: convert them first")
+        for part, value in vars(self).items():
+            if isinstance(value, Tensor):
+                _validate.same_place(f"{part} of {name}", value, torch.device(device), dtype, "the signal")
+            elif isinstance(value, Term):
+                value.check(name, shape, device, dtype)
+
+    def around(self, y: PerItem, *, shared: bool = False) -> Around:
+        """Give ``f(x - y)``.
+
+        A tensor ``y`` is **per item**, shape ``(B, *shape)``: each item has its own centre, as noisy images have.
+        With ``shared=True`` its shape is ``(*shape)`` and all items have the same centre; so it is with a number.
+        """
+        return Around(self, y, shared)
+
+    def __mul__(self, c: PerItem) -> Term:
+        """Give ``c f`` with ``c >= 0``, a number or one per item; the number 0 drops the term (also a constraint)."""
+        if not isinstance(c, int | float | Tensor):
+            return NotImplemented
+        factor = _validate.per_item("the factor of a term", c, least=0.0)
+        return Zero() if not isinstance(factor, Tensor) and factor == 0 else Scaled(factor, self)
+
+    __rmul__ = __mul__
+
+    def _batch_sizes(self) -> Iterator[tuple[str, int | None]]:
+        for name, value in vars(self).items():
+            if isinstance(value, Term):
+                yield name, value.batch
+            elif isinstance(value, Tensor) and self.is_per_item(name, value):
+                yield name, value.shape[0]
+
+
+def membership(violation: Tensor, magnitude: Tensor, entries: int) -> Tensor:
+    """Value of an indicator: 0 where the violation is explained by rounding (see ``SLACK``), else infinite."""
+    slack = (SLACK + math.sqrt(entries)) * torch.finfo(violation.dtype).eps
+    return torch.where(violation <= slack * magnitude, 0.0, math.inf).to(violation)
+
+
+@dataclass(frozen=True)
+class Zero(Term):
+    """No term: ``f(x) = 0``, ``prox(v) = v``."""
+
+    separable = True
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """0 for each item."""
+        return x.new_zeros(x.shape[0])
+
+    def prox(self, v: Tensor, t: PerItem) -> Tensor:
+        """Give ``v`` itself."""
+        step_per_entry(t, v)
+        return v
+
+    def subgradient(self, x: Tensor) -> Tensor:
+        """0."""
+        return torch.zeros_like(x)
+
+    def as_quadratic(self) -> tuple[PerItem, PerItem]:
+        """``0/2 |x - 0|^2``."""
+        return 0.0, 0.0
+
+    def __mul__(self, c: PerItem) -> Term:
+        """Stay zero."""
+        scaled = super().__mul__(c)
+        return self if isinstance(scaled, Scaled) else scaled
+
+    __rmul__ = __mul__
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Scaled(Term):
+    """``c f(x)`` with ``c >= 0``, a number or one per item: ``prox_{t (c f)} = prox_{(t c) f}``.
+
+    A factor leaves an indicator as it is, and must be positive there. Factors of factors are multiplied out.
+    """
+
+    factor: PerItem
+    term: Term
+
+    def __post_init__(self) -> None:
+        limits = {"above": 0.0} if self.term.is_indicator else {"least": 0.0}
+        _validate.per_item("the factor of a term", self.factor, **limits)
+        _ = self.batch  # refuses parts made for different numbers of items
+        if isinstance(self.term, Scaled):
+            product = _validate.per_item("the product of factors", self.factor * self.term.factor, least=0.0)
+            object.__setattr__(self, "factor", product)
+            object.__setattr__(self, "term", self.term.term)
+
+    @property
+    def separable(self) -> bool:
+        """As the term."""
+        return self.term.separable
+
+    @property
+    def is_indicator(self) -> bool:
+        """As the term."""
+        return self.term.is_indicator
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """``c f(x)``, and 0 where ``c = 0``."""
+        value, factor = self.term(x), one_per_item("the factor of a term", self.factor, x)
+        if self.is_indicator:
+            return value
+        return torch.where((factor == 0) & torch.isinf(value), torch.zeros_like(value), factor * value)
+
+    def prox(self, v: Tensor, t: PerItem) -> Tensor:
+        """``prox_{(t c) f}(v)``."""
+        return self.term.prox(v, t if self.is_indicator else times(self.factor, t))
+
+    def subgradient(self, x: Tensor) -> Tensor:
+        """``c`` times a subgradient of f."""
+        return spread(one_per_item("the factor of a term", self.factor, x), x) * self.term.subgradient(x)
+
+    def violation(self, x: Tensor) -> Tensor:
+        """As the term."""
+        return self.term.violation(x)
+
+    def magnitude(self, x: Tensor) -> Tensor:
+        """As the term."""
+        return self.term.magnitude(x)
+
+    def as_quadratic(self) -> tuple[PerItem, PerItem] | None:
+        """Multiply the curvature of the term, if it is a quadratic."""
+        inner = self.term.as_quadratic()
+        return None if inner is None else (self.factor * inner[0], inner[1])
+
+    def __repr__(self) -> str:
+        return f"{describe(self.factor)} * {self.term!r}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Around(Term):
+    """``f(x - y)``: ``prox_{t f(. - y)}(v) = y + prox_{t f}(v - y)``. Made by ``term.around(y)``."""
+
+    term: Term
+    centre: PerItem
+    shared: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.centre, Tensor):
+            object.__setattr__(self, "centre", _validate.number("y of around(y)", self.centre))
+            return
+        _validate.tensor("y of around(y)", self.centre)
+        if not self.shared and self.centre.ndim < 2:
+            raise ValueError(
+                f"y of around(y) has shape {tuple(self.centre.shape)}, expected (B, *shape), one centre per item: "
+                f"use around(y[None]) for a single item, around(y, shared=True) for one centre common to all"
+            )
+        _ = self.batch  # refuses parts made for different numbers of items
+
+    @property
+    def separable(self) -> bool:
+        """As the term."""
+        return self.term.separable
+
+    @property
+    def is_indicator(self) -> bool:
+        """As the term."""
+        return self.term.is_indicator
+
+    def is_per_item(self, name: str, value: Tensor) -> bool:
+        """Whether the centre was given per item."""
+        return not self.shared
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """``f(x - y)``."""
+        if self.is_indicator:
+            return membership(self.violation(x), self.magnitude(x), x[0].numel())
+        return self.term(x - self._centre(x))
+
+    def prox(self, v: Tensor, t: PerItem) -> Tensor:
+        """``y + prox_{t f}(v - y)``."""
+        y = self._centre(v)
+        return y + self.term.prox(v - y, t)
+
+    def subgradient(self, x: Tensor) -> Tensor:
+        """Subgradient of f at ``x - y``."""
+        return self.term.subgradient(x - self._centre(x))
+
+    def violation(self, x: Tensor) -> Tensor:
+        """Distance of ``x - y`` to the domain of f."""
+        return self.term.violation(x - self._centre(x))
+
+    def magnitude(self, x: Tensor) -> Tensor:
+        """Size of the term's numbers and of y, because ``x - y`` is rounded at the size of y."""
+        y = self._centre(x)
+        size = norm(y.expand_as(x)) if isinstance(y, Tensor) else abs(y) * math.sqrt(x[0].numel())
+        return self.term.magnitude(x - y) + size
+
+    def as_quadratic(self) -> tuple[PerItem, PerItem] | None:
+        """Shift the centre of the term, if it is a quadratic."""
+        inner = self.term.as_quadratic()
+        if inner is None:
+            return None
+        shared_tensor = self.shared and isinstance(self.centre, Tensor)
+        return inner[0], inner[1] + (self.centre[None] if shared_tensor else self.centre)  # type: ignore[index]
+
+    def check(self, name: str, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> None:
+        """Check also that the centre has the shape of the signal."""
+        super().check(name, shape, device, dtype)
+        if isinstance(self.centre, Tensor):
+            self._check_shape(f"{name}: y of around(y)", self.centre, shape)
+
+    def _check_shape(self, name: str, y: Tensor, shape: tuple[int, ...]) -> None:
+        if self.shared and tuple(y.shape) != shape:
+            raise ValueError(f"{name} has shape {tuple(y.shape)}, expected {shape}: leave shared out for one per item")
+        if not self.shared:
+            _validate.batch(name, y, shape, "was y made for another generator or image size?")
+
+    def _centre(self, x: Tensor) -> PerItem:
+        """Centre that broadcasts against ``x``, in its dtype."""
+        y = self.centre
+        if not isinstance(y, Tensor):
+            return y
+        if y.shape != (x.shape[1:] if self.shared else x.shape):
+            self._check_shape("y of around(y)", y, tuple(x.shape[1:]))
+            raise ValueError(
+                f"y of around(y) has {y.shape[0]} items, but the batch has {x.shape[0]}: "
+                f"select the items with term.rows(index), or use around(y, shared=True)"
+            )
+        return y.to(x)
+
+    def __repr__(self) -> str:
+        inner = f"({self.term!r})" if isinstance(self.term, Scaled) else repr(self.term)
+        return f"{inner}.around({describe(self.centre)}{', shared=True' if self.shared else ''})"

@@ -1,0 +1,209 @@
+"""The table: each instance is a way to make an operator and its explicit matrix. A new operator is one line here."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from genprior import operators as ops
+
+from . import reference as ref
+
+F64 = torch.float64
+ITEMS = 3
+
+
+def random(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=F64)
+
+
+def coin(*shape, seed=0):
+    mask = torch.rand(*shape, generator=torch.Generator().manual_seed(seed)) < 0.5
+    mask[..., 0, 0] = True
+    return mask
+
+
+def rank_deficient(m, d, rank):
+    return random(m, rank, seed=1) @ random(rank, d, seed=2)
+
+
+@dataclass(frozen=True)
+class Instance:
+    name: str
+    make: Callable[[], ops.Operator]
+    matrix: Callable[[ops.Operator], np.ndarray]
+    method: str = "conjugate gradient"
+    row_form: bool = False
+    exact_bounds: bool = True
+
+    def __str__(self):
+        return self.name
+
+
+def dense(name, matrix, shape=None, row_form=True):
+    return Instance(name, lambda: ops.Dense(matrix, shape), lambda _: matrix.numpy(), "thin SVD", row_form)
+
+
+def blur(name, kernel, shape, kernels, per_item=False):
+    """``kernels`` gives the kernel(s) as numpy, one per item where they differ."""
+
+    def matrix(_):
+        planes = [ref.channels(ref.convolution(k, shape[-2:]), shape) for k in kernels()]
+        return np.stack(planes) if per_item else planes[0]
+
+    return Instance(name, lambda: ops.Blur(kernel, shape, per_item=per_item, dtype=F64), matrix, "FFT")
+
+
+def fourier(name, frequencies, shape, **options):
+    def matrix(a):
+        masks = a._mask.numpy() if isinstance(frequencies, int) else frequencies.numpy()
+        if options.get("centred"):
+            masks = np.fft.ifftshift(masks, axes=(-2, -1))
+        planes = [ref.channels(ref.fourier(m), shape) for m in masks.reshape(-1, *shape[-2:])]
+        return np.stack(planes) if options.get("per_item") else planes[0]
+
+    return Instance(name, lambda: ops.SubsampledFourier(frequencies, shape, dtype=F64, **options), matrix, "FFT")
+
+
+def mask(name, weights, shape=None, per_item=False):
+    def matrix(a):
+        wide = np.broadcast_to(weights.numpy(), (*weights.shape[:per_item], *a.signal_shape)).astype(float)
+        items = wide.reshape(wide.shape[0], -1) if per_item else [wide.reshape(-1)]
+        planes = [np.diag(item) for item in items]
+        return np.stack(planes) if per_item else planes[0]
+
+    return Instance(name, lambda: ops.Mask(weights, shape, per_item=per_item, dtype=F64), matrix, "diagonal", True)
+
+
+def downsample(factor, shape):
+    return Instance(
+        f"downsample {factor} {shape}",
+        lambda: ops.Downsample(factor, shape),
+        lambda _: ref.channels(ref.averaging(factor, shape[-2:]), shape),
+        "orthogonal rows",
+        True,
+    )
+
+
+def hadamard(m, shape):
+    return Instance(
+        f"hadamard {m} {shape}",
+        lambda: ops.SubsampledHadamard(m, shape, seed=3, dtype=F64),
+        ref.hadamard,
+        "orthogonal rows",
+        True,
+    )
+
+
+def linear(name, make, matrix):
+    return Instance(name, make, lambda _: matrix.numpy(), exact_bounds=False)
+
+
+def composed(name, outer, inner):
+    def matrix(_):
+        return outer.matrix(outer.make()) @ inner.matrix(inner.make())
+
+    return Instance(name, lambda: outer.make() @ inner.make(), matrix, exact_bounds=False)
+
+
+WIDE, TALL = random(5, 12), random(14, 6)
+KERNEL, EVEN, KERNELS = random(3, 3), random(4, 2), random(ITEMS, 3, 2)
+MASK, MASKS, FREQUENCIES = coin(6, 5), coin(ITEMS, 2, 4), coin(ITEMS, 4, 6)
+
+BLUR = blur("blur tensor", KERNEL, (6, 5), lambda: [KERNEL.numpy()])
+SMOOTH = blur("blur sigma channels", 0.8, (2, 4, 6), lambda: [ref.gaussian_kernel(0.8, (4, 6))])
+MASKED = mask("mask", MASK)
+MANY_MASKS = mask("mask per item, broadcast", coin(ITEMS, 4, 6, seed=5)[:, None], (2, 4, 6), per_item=True)
+
+INSTANCES = [
+    Instance("identity", lambda: ops.Identity((2, 3)), lambda _: np.eye(6), "diagonal", True),
+    dense("dense m<d", WIDE),
+    dense("dense m<d image", WIDE, (1, 3, 4)),
+    dense("dense m=d", random(7, 7)),
+    dense("dense m>d", TALL, row_form=False),
+    dense("dense m=1", random(1, 4)),
+    dense("dense d=1", random(3, 1), row_form=False),
+    dense("dense rank deficient", rank_deficient(6, 9, 3)),
+    dense("dense tall rank deficient", rank_deficient(9, 6, 3), row_form=False),
+    dense("dense zero", torch.zeros(3, 5, dtype=F64)),
+    dense("dense per item m<d", random(ITEMS, 4, 6), (2, 3)),
+    dense("dense per item m>d", random(ITEMS, 6, 4), row_form=False),
+    Instance(
+        "gaussian",
+        lambda: ops.Gaussian(5, (1, 4, 3), seed=2, dtype=F64),
+        lambda a: a.matrix.numpy(),
+        "thin SVD",
+        True,
+    ),
+    MASKED,
+    mask("mask broadcast", MASK, (2, 6, 5)),
+    mask("mask vector", torch.tensor([1, 0, 0, 1, 1])),
+    mask("mask weights", random(3, 4).abs()),
+    mask("mask per item", MASKS, per_item=True),
+    MANY_MASKS,
+    BLUR,
+    SMOOTH,
+    blur("blur even kernel", EVEN, (2, 5, 4), lambda: [EVEN.numpy()]),
+    blur("blur wide sigma", 3.0, (4, 5), lambda: [ref.gaussian_kernel(3.0, (4, 5))]),
+    blur("blur per item", KERNELS, (2, 3, 4), lambda: list(KERNELS.numpy()), per_item=True),
+    downsample(2, (4, 6)),
+    downsample(3, (2, 3, 6)),
+    downsample(1, (3, 2)),
+    fourier("fourier random", 7, (2, 4, 5)),
+    fourier("fourier one", 1, (3, 3)),
+    fourier("fourier full", 20, (4, 5)),
+    fourier("fourier mask odd", coin(5, 7), (5, 7)),
+    fourier("fourier centred", coin(5, 4), (1, 5, 4), centred=True),
+    fourier("fourier per item", FREQUENCIES, (2, 4, 6), per_item=True),
+    hadamard(5, (8,)),
+    hadamard(6, (1, 7, 2)),
+    hadamard(16, (16,)),
+    hadamard(1, (1,)),
+    hadamard(50, (2, 50)),
+    linear(
+        "linear with adjoint",
+        lambda: ops.Linear(lambda x: x @ WIDE.T, lambda y: y @ WIDE, 12, dtype=F64),
+        WIDE,
+    ),
+    linear(
+        "linear by autograd",
+        lambda: ops.Linear(lambda x: (x.flatten(1) @ TALL.T).reshape(-1, 2, 7), None, (2, 3), dtype=F64),
+        TALL,
+    ),
+    Instance(
+        "linear complex by autograd",
+        lambda: ops.Linear(lambda x: torch.fft.fft2(x, norm="ortho"), None, (3, 4), dtype=F64),
+        lambda _: ref.fourier(np.ones((3, 4))),
+        exact_bounds=False,
+    ),
+    composed("mask after blur", MASKED, BLUR),
+    composed("downsample after blur", downsample(2, (2, 4, 6)), SMOOTH),
+    composed("per item mask after blur", MANY_MASKS, SMOOTH),
+    composed("fourier after per item mask", fourier("", 5, (2, 4)), mask("", MASKS, per_item=True)),
+    composed("dense after identity", dense("", WIDE), Instance("", lambda: ops.Identity(12), lambda _: np.eye(12))),
+]
+
+PER_ITEM = [i for i in INSTANCES if i.make().batch is not None]
+every = pytest.mark.parametrize("instance", INSTANCES, ids=str)
+every_per_item = pytest.mark.parametrize("instance", PER_ITEM, ids=str)
+
+
+def signals(a, items=ITEMS, seed=11):
+    return random(items, *a.signal_shape, seed=seed)
+
+
+def measurements(a, items=ITEMS, seed=12):
+    y = random(items, *a.measurement_shape, seed=seed)
+    return torch.complex(y, random(*y.shape, seed=seed + 1)) if a.complex_measurements else y
+
+
+def matrices(instance, a, items=ITEMS):
+    """The reference matrix of each item, (items, m, d)."""
+    matrix = instance.matrix(a)
+    return matrix if matrix.ndim == 3 else np.broadcast_to(matrix, (items, *matrix.shape))
+
+
+def flat(x):
+    return x.detach().numpy().reshape(len(x), -1)

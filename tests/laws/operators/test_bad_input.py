@@ -1,0 +1,184 @@
+"""Each mistake gives an error that names the argument, what was given and what to do."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from genprior import operators as ops
+
+from .instances import F64
+
+A = ops.Gaussian(4, (1, 2, 3))
+ITEMS = ops.Mask(torch.ones(3, 5), per_item=True)
+X = torch.zeros(2, 1, 2, 3)
+NAN = torch.full((2, 2), math.nan)
+BIG = ops.SubsampledHadamard(10_000, 10_000)
+FREE = ops.Linear(lambda x: 2 * x, lambda y: 2 * y)
+DOUBLE = ops.Linear(lambda x: 2 * x, None, 6)
+
+BAD = {
+    "matrix nan": (lambda: ops.Dense(NAN), ValueError, "matrix holds 4 NaN"),
+    "matrix ints": (lambda: ops.Dense(torch.ones(2, 2, dtype=torch.int64)), TypeError, "matrix must hold floating"),
+    "matrix numpy": (lambda: ops.Dense(np.eye(2)), TypeError, "matrix must be a torch.Tensor"),
+    "matrix vector": (lambda: ops.Dense(torch.ones(4)), ValueError, "matrix must have shape (m, d)"),
+    "matrix m=0": (lambda: ops.Dense(torch.ones(0, 4)), ValueError, "matrix must have shape (m, d)"),
+    "matrix columns": (lambda: ops.Dense(torch.ones(2, 4), (1, 5)), ValueError, "matrix has 4 columns"),
+    "gaussian m=0": (lambda: ops.Gaussian(0, 5), ValueError, "m must be at least 1, got 0"),
+    "gaussian m float": (lambda: ops.Gaussian(2.5, 5), TypeError, "m must be a whole number, got 2.5"),
+    "gaussian shape": (lambda: ops.Gaussian(2, (1, 0)), ValueError, "signal_shape must be positive"),
+    "gaussian seed": (lambda: ops.Gaussian(2, 5, seed=-1), ValueError, "seed must be at least 0"),
+    "mask empty": (lambda: ops.Mask(torch.zeros(3, 3, dtype=torch.bool)), ValueError, "mask keeps nothing (m = 0)"),
+    "mask item empty": (
+        lambda: ops.Mask(torch.tensor([[1, 1], [0, 0]]), per_item=True),
+        ValueError,
+        "mask keeps nothing for items [1]",
+    ),
+    "mask nan": (lambda: ops.Mask(NAN), ValueError, "mask holds 4 NaN"),
+    "mask negative": (lambda: ops.Mask(-torch.ones(2)), ValueError, "weights of at least 0, got -1"),
+    "mask list": (lambda: ops.Mask([True, False]), TypeError, "mask must be a torch.Tensor"),
+    "mask complex": (lambda: ops.Mask(torch.ones(2, dtype=torch.complex64)), TypeError, "mask must hold booleans"),
+    "mask shape": (lambda: ops.Mask(torch.ones(3, 2, 2), (2, 2)), ValueError, "for one mask per item use per_item"),
+    "mask item shape": (
+        lambda: ops.Mask(torch.ones(3, 4), (2, 3), per_item=True),
+        ValueError,
+        "mask has shape (4,) per signal, which does not fit signal_shape (2, 3)",
+    ),
+    "mask no batch": (lambda: ops.Mask(torch.ones(3), per_item=True), ValueError, "needs the batch axis first"),
+    "blur sigma": (lambda: ops.Blur(-1.0, (4, 4)), ValueError, "kernel (sigma) must be a finite number above 0"),
+    "blur text": (lambda: ops.Blur("wide", (4, 4)), TypeError, "kernel (sigma) must be a number"),
+    "blur nan": (lambda: ops.Blur(NAN, (4, 4)), ValueError, "kernel holds 4 NaN"),
+    "blur axes": (lambda: ops.Blur(torch.ones(3), (4, 4)), ValueError, "kernel has shape (3,), expected (h, w)"),
+    "blur items": (
+        lambda: ops.Blur(torch.ones(3, 3), (4, 4), per_item=True),
+        ValueError,
+        "kernel has shape (3, 3), expected (B, h, w)",
+    ),
+    "blur large": (lambda: ops.Blur(torch.ones(5, 3), (4, 4)), ValueError, "kernel of 5 x 3 is larger"),
+    "blur signal": (lambda: ops.Blur(1.0, (16,)), ValueError, "signal_shape must end in rows and columns"),
+    "downsample divide": (lambda: ops.Downsample(3, (1, 28, 28)), ValueError, "factor 3 does not divide the image"),
+    "downsample zero": (lambda: ops.Downsample(0, (4, 4)), ValueError, "factor must be at least 1"),
+    "fourier m=0": (lambda: ops.SubsampledFourier(0, (4, 4)), ValueError, "frequencies must be at least 1"),
+    "fourier m>d": (lambda: ops.SubsampledFourier(17, (4, 4)), ValueError, "frequencies must be at most 16 = 4 x 4"),
+    "fourier empty": (
+        lambda: ops.SubsampledFourier(torch.zeros(4, 4, dtype=torch.bool), (4, 4)),
+        ValueError,
+        "frequencies keeps nothing",
+    ),
+    "fourier shape": (
+        lambda: ops.SubsampledFourier(torch.ones(3, 4), (4, 4)),
+        ValueError,
+        "frequencies has shape (3, 4), expected (4, 4)",
+    ),
+    "fourier items": (
+        lambda: ops.SubsampledFourier(torch.ones(4, 4), (4, 4), per_item=True),
+        ValueError,
+        "frequencies has shape (4, 4), expected (B, 4, 4)",
+    ),
+    "fourier values": (lambda: ops.SubsampledFourier(NAN, (2, 2)), ValueError, "frequencies must be a boolean mask"),
+    "fourier centred": (lambda: ops.SubsampledFourier(3, (4, 4), centred=True), ValueError, "given as a mask"),
+    "hadamard m=0": (lambda: ops.SubsampledHadamard(0, 5), ValueError, "m must be at least 1"),
+    "hadamard m>d": (lambda: ops.SubsampledHadamard(9, (2, 4)), ValueError, "m must be at most 8"),
+    "linear fn": (lambda: ops.Linear(3), TypeError, "fn and adjoint must be functions"),
+    "linear adjoint": (lambda: ops.Linear(lambda x: x), ValueError, "give one of the two"),
+    "linear affine": (lambda: ops.Linear(lambda x: x + 1, None, 4), ValueError, "fn is not linear: fn(0) has norm 2"),
+    "linear result": (lambda: ops.Linear(lambda x: x.sum(), None, 4), ValueError, "fn must give measurements (B, ...)"),
+    "linear tolerance": (lambda: ops.Linear(len, len, tolerance=0.0), ValueError, "tolerance must be a finite number"),
+    "linear dense": (FREE.dense, ValueError, "dense() needs to know the shapes"),
+    "linear bounds": (FREE.gram_bounds, ValueError, "gram_bounds() needs to know the shapes"),
+    "dense too large": (BIG.dense, ValueError, "would hold 100,000,000 numbers, more than 50,000,000"),
+    "compose shapes": (lambda: A @ ops.Identity((6,)), ValueError, "shapes must agree"),
+    "compose number": (lambda: A @ 3, TypeError, "unsupported operand"),
+    "compose complex": (
+        lambda: ops.Identity((2, 2)) @ ops.SubsampledFourier(1, (2, 2)),
+        TypeError,
+        "gives complex numbers",
+    ),
+    "compose items": (
+        lambda: ITEMS @ ops.Mask(torch.ones(2, 5), per_item=True),
+        ValueError,
+        "made for different numbers of items",
+    ),
+    "compose dtype": (lambda: A @ ops.Blur(1.0, (1, 2, 3), dtype=F64), ValueError, "use .to(dtype=...)"),
+    "signals shape": (lambda: A(torch.zeros(2, 6)), ValueError, "signals has shape (2, 6), expected (B, 1, 2, 3)"),
+    "signals no batch": (lambda: A(X[0]), ValueError, "add the batch axis with [None]"),
+    "signals empty": (lambda: A(X[:0]), ValueError, "signals is an empty batch"),
+    "signals dtype": (lambda: A(X.double()), TypeError, "use operator.to(dtype=torch.float64)"),
+    "signals complex": (lambda: A(torch.complex(X, X)), TypeError, "signals must hold real floating-point numbers"),
+    "signals ints": (lambda: ops.Identity(3)(torch.zeros(1, 3, dtype=torch.int64)), TypeError, "signals must hold"),
+    "signals numpy": (lambda: A(X.numpy()), TypeError, "signals must be a torch.Tensor, got ndarray"),
+    "signals device": (lambda: A(X.to("meta")), ValueError, "signals is on meta"),
+    "signals items": (lambda: ITEMS(torch.zeros(2, 5)), ValueError, "signals have 2 items"),
+    "measurements other m": (
+        lambda: A.adjoint(torch.zeros(2, 3)),
+        ValueError,
+        "measurements have 3 values, but the operator gives 4: was y made with another seed or m?",
+    ),
+    "measurements shape": (
+        lambda: A.adjoint(torch.zeros(2, 2, 2)),
+        ValueError,
+        "measurements has shape (2, 2, 2), expected (B, 4)",
+    ),
+    "measurements no batch": (lambda: A.adjoint(torch.zeros(4)), ValueError, "add the batch axis"),
+    "measurements empty": (lambda: A.adjoint(torch.zeros(0, 4)), ValueError, "measurements is an empty batch"),
+    "measurements complex": (
+        lambda: A.adjoint(torch.zeros(2, 4, dtype=torch.complex64)),
+        TypeError,
+        "measurements must hold real floating-point numbers",
+    ),
+    "measurements numpy": (lambda: A.adjoint(np.zeros((2, 4))), TypeError, "measurements must be a torch.Tensor"),
+    "measurements ints": (
+        lambda: ops.SubsampledFourier(1, (2, 2)).adjoint(torch.zeros(1, 2, 2, dtype=torch.int64)),
+        TypeError,
+        "measurements must hold real or complex floating-point numbers",
+    ),
+    "rho zero": (lambda: A.resolvent(X, 0.0), ValueError, "rho must be a finite number above 0"),
+    "rho negative item": (lambda: A.resolvent(X, torch.tensor([1.0, -1.0])), ValueError, "rho must hold finite"),
+    "rho items": (lambda: A.resolvent(X, torch.ones(3)), ValueError, "rho has shape (3,), expected () or (2,)"),
+    "start shape": (
+        lambda: DOUBLE.resolvent(torch.zeros(2, 6), 1.0, torch.zeros(2, 5)),
+        ValueError,
+        "start has shape (2, 5), expected (B, 6)",
+    ),
+    "rows list": (lambda: ITEMS.rows([0]), TypeError, "index must be a one-dimensional tensor"),
+    "rows range": (lambda: ITEMS.rows(torch.tensor([3])), ValueError, "index must name items 0 to 2"),
+    "rows negative": (lambda: ITEMS.rows(torch.tensor([-1])), ValueError, "index must name items 0 to 2"),
+    "rows none": (lambda: ITEMS.rows(torch.zeros(0, dtype=torch.int64)), ValueError, "at least one"),
+    "to complex": (lambda: A.to(dtype=torch.complex64), TypeError, "dtype must be a real floating-point type"),
+    "check device": (
+        lambda: A.check("operator", (1, 2, 3), torch.device("meta"), torch.float32),
+        ValueError,
+        "operator is on cpu, but the generator is on meta: use operator.to('meta')",
+    ),
+    "check dtype": (
+        lambda: A.check("operator", (1, 2, 3), torch.device("cpu"), F64),
+        TypeError,
+        "use operator.to(dtype=torch.float64)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD.values(), ids=BAD.keys())
+def test_mistakes_are_explained(case):
+    call, kind, words = case
+    with pytest.raises(kind, match=re.escape(words)):
+        call()
+
+
+def test_a_function_without_shapes_is_taken_as_it_is():
+    x = torch.arange(6.0).reshape(2, 3)
+    assert torch.equal(FREE(x), 2 * x) and torch.equal(FREE.adjoint(x), 2 * x)
+    torch.testing.assert_close(FREE.resolvent(x, 1.0), x / 5)
+    FREE.check("operator", (9,), torch.device("cpu"), F64)
+    fixed = ops.Linear(lambda x: 2 * x, lambda y: 2 * y, 3, 3, device="cpu")
+    assert fixed.measurement_shape == (3,) and fixed.device == torch.device("cpu")
+
+
+def test_operators_on_another_device():
+    a = ops.Mask(torch.ones(3, 2), per_item=True).to("meta")
+    assert a.device == torch.device("meta") and a(torch.zeros(3, 2, device="meta")).device.type == "meta"
+    b = (ops.SubsampledHadamard(2, 6) @ ops.Identity(6)).to("meta")
+    assert b(torch.zeros(1, 6, device="meta")).device.type == "meta"
+    assert a.resolvent(torch.zeros(3, 2, device="meta"), torch.ones(3, device="meta")).shape == (3, 2)
