@@ -5,22 +5,27 @@ A *per-item number* is a Python number (the same for all), a tensor of shape ``(
 
 from __future__ import annotations
 
+from typing import overload
+
 import torch
 from torch import Tensor
 
 PerItem = float | Tensor
+
+_TINY = 1e-30
 
 
 def flat(x: Tensor) -> Tensor:
     """View ``(B, ...)`` as ``(B, n)``; complex tensors as twice as many real numbers."""
     if x.is_complex():
         x = torch.view_as_real(x)
-    return x.reshape(x.shape[0], -1)
+    return x if x.ndim == 2 else x.reshape(x.shape[0], -1)
 
 
 def norm(x: Tensor) -> Tensor:
     """Euclidean norm of each item, shape ``(B,)``."""
-    return torch.linalg.vector_norm(flat(x), dim=1)
+    length: Tensor = torch.linalg.vector_norm(flat(x), dim=1)
+    return length
 
 
 def square(x: Tensor) -> Tensor:
@@ -30,9 +35,14 @@ def square(x: Tensor) -> Tensor:
 
 def dot(x: Tensor, y: Tensor) -> Tensor:
     """Real inner product of each item with its partner, shape ``(B,)``."""
-    return torch.linalg.vecdot(flat(x), flat(y))
+    product: Tensor = torch.linalg.vecdot(flat(x), flat(y))
+    return product
 
 
+@overload
+def spread(value: Tensor, like: Tensor) -> Tensor: ...
+@overload
+def spread(value: PerItem, like: Tensor) -> PerItem: ...
 def spread(value: PerItem, like: Tensor) -> PerItem:
     """Shape a per-item number so that it multiplies ``like`` item by item; other tensors pass unchanged."""
     if isinstance(value, Tensor) and value.ndim == 1 and like.ndim > 1:
@@ -48,4 +58,4 @@ def column(value: PerItem, like: Tensor) -> Tensor:
 
 def ratio(a: Tensor, b: Tensor) -> Tensor:
     """``a / b`` with ``0 / 0 = 0``: for relative residuals of quantities that are never negative."""
-    return torch.where(a == 0, torch.zeros_like(a), a / b)
+    return a / b.clamp_min(_TINY)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -19,17 +19,18 @@ T = TypeVar("T")
 
 def take(tree: T, index: Tensor) -> T:
     """The rows at ``index``."""
-    return _map(tree, lambda leaf: leaf[index], lambda leaf: leaf.rows(index))
+    return cast(T, _map(tree, lambda leaf: leaf[index], lambda leaf: leaf.rows(index)))
 
 
 def put(tree: T, index: Tensor, other: T) -> T:
     """A copy of ``tree`` in which the rows at ``index`` are those of ``other``."""
     replacement = iter(_leaves(other))
-    return _map(
+    merged = _map(
         tree,
         lambda leaf: leaf.index_copy(0, index, next(replacement)),
         lambda leaf: leaf.put(index, next(replacement)),
     )
+    return cast(T, merged)
 
 
 def pack(tree: object, prefix: str) -> dict[str, Tensor]:
@@ -54,10 +55,10 @@ def unpack(template: T, packed: dict[str, Tensor], prefix: str) -> T:
         start = f"{prefix}.{next(numbers)}."
         return leaf.restored({name: packed[start + name] for name in leaf.tensors()})
 
-    return _map(template, tensor, evaluation)
+    return cast(T, _map(template, tensor, evaluation))
 
 
-def _map(tree: Any, tensor: Callable[[Tensor], Tensor], evaluation: Callable[[Evaluation], Evaluation]) -> Any:  # noqa: ANN401
+def _map(tree: Any, tensor: Callable[[Tensor], Tensor], evaluation: Callable[[Evaluation], Evaluation]) -> Any:
     if isinstance(tree, Tensor):
         return tensor(tree)
     if isinstance(tree, Evaluation):
@@ -71,7 +72,7 @@ def _map(tree: Any, tensor: Callable[[Tensor], Tensor], evaluation: Callable[[Ev
 def _leaves(tree: object) -> list[Any]:
     found: list[Any] = []
 
-    def note(leaf: Any) -> Any:  # noqa: ANN401
+    def note(leaf: Any) -> Any:
         found.append(leaf)
         return leaf
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FunctionType
+from types import CodeType, FunctionType, MethodType
+from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -20,6 +23,7 @@ from genprior._files import write_atomically
 from genprior.operators import Operator
 
 _FORMAT = "genprior-checkpoint-1"
+_PASS_COUNTS = {"forwards", "backwards"}
 
 
 @dataclass
@@ -28,9 +32,12 @@ class Checkpoint:
 
     Parameters
     ----------
-    path: a file; if it exists and belongs to the same run, the run goes on from there.
-    seconds: time between two writings.
-    steps: steps between two writings instead.
+    path
+        a file; if it exists and belongs to the same run, the run goes on from there.
+    seconds
+        time between two writings.
+    steps
+        steps between two writings instead.
     """
 
     path: str | Path
@@ -72,7 +79,9 @@ class Checkpoint:
         except (SafetensorError, OSError) as problem:
             raise ValueError(f"checkpoint {self.path} cannot be read ({problem}): delete it to start anew") from problem
         if header.get("format") != _FORMAT:
-            raise ValueError(f"checkpoint {self.path} is not a genprior checkpoint: give another path, or delete the file")
+            raise ValueError(
+                f"checkpoint {self.path} is not a genprior checkpoint: give another path, or delete the file"
+            )
         meta: dict[str, object] = json.loads(header["meta"])
         if meta["run"] != run:
             raise ValueError(
@@ -85,56 +94,122 @@ class Checkpoint:
 def fingerprint(*parts: object) -> str:
     """A digest of everything that determines a run: data, weights, solver, options."""
     digest = hashlib.sha256()
-    _feed(digest, parts, set())
+    _feed(digest, parts, ())
     return digest.hexdigest()
 
 
-def _feed(digest: hashlib._Hash, value: object, seen: set[int]) -> None:
-    if isinstance(value, Tensor):
-        digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
-        value = torch.view_as_real(value) if value.is_complex() else value
-        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    elif isinstance(value, Operator):
-        digest.update(type(value).__qualname__.encode())
-        _feed(digest, _action(value), seen)
-    elif isinstance(value, nn.Module):
-        digest.update(type(value).__qualname__.encode())
-        _feed(digest, value.state_dict(), seen)
-    elif isinstance(value, str | int | float | bool | bytes | None | torch.dtype | torch.device):
-        digest.update(repr(value).encode())
-    elif isinstance(value, list | tuple):
-        for part in value:
-            _feed(digest, part, seen)
-    elif isinstance(value, dict):
-        for name, part in value.items():
-            digest.update(repr(name).encode())
-            _feed(digest, part, seen)
-    else:
-        _feed_object(digest, value, seen)
+def _feed(digest: hashlib._Hash, value: object, inside: tuple[int, ...]) -> None:
+    """Add a value with its kind and its length, so that no two different trees give the same bytes."""
+    content = b"itself" if id(value) in inside else _content(value)
+    digest.update(f"{type(value).__qualname__}:{len(content)}:".encode())
+    if isinstance(content, bytes):
+        digest.update(content)
+        return
+    for part in content:
+        _feed(digest, part, (*inside, id(value)))
 
 
-def _action(operator: Operator) -> Tensor | None:
-    """What the operator does to a fixed signal: tells two operators apart whatever they keep inside."""
+@functools.singledispatch
+def _content(value: Any) -> bytes | list[Any]:
+    """What an object holds: bytes, or parts. Names with an underscore are caches, not content."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [(part.name, getattr(value, part.name)) for part in dataclasses.fields(value)]
+    if hasattr(value, "__qualname__"):  # classes and built-in functions
+        return f"{value.__module__}.{value.__qualname__}".encode()
+    if hasattr(value, "__dict__"):
+        return [(k, v) for k, v in vars(value).items() if not k.startswith("_") and k not in _PASS_COUNTS]
+    text = repr(value)
+    return b"" if " at 0x" in text else text.encode()
+
+
+@_content.register
+def _(value: Tensor) -> list[Any]:
+    plain = value.detach().resolve_conj().resolve_neg()
+    plain = torch.view_as_real(plain) if plain.is_complex() else plain
+    content = plain.cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+    return [str(value.dtype), tuple(value.shape), content]
+
+
+@_content.register
+def _(value: np.ndarray) -> list[Any]:
+    return [value.dtype.str, value.shape, value.tolist() if value.dtype.hasobject else value.tobytes()]
+
+
+@_content.register
+def _(value: Operator) -> list[Any]:
+    """What it does to a fixed signal, and the functions it is made of: tells operators apart whatever they keep inside."""
+    functions = [part for part in vars(value).values() if callable(part)]
+    return [functions, value.tolerance, value.max_iterations, *_action(value)]
+
+
+def _action(operator: Operator) -> list[Tensor]:
     if operator.signal_shape is None:
-        return None
+        return []
     shape = (operator.batch or 1, *operator.signal_shape)
     probe = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     with torch.no_grad():
         image = operator(probe.to(operator.device or "cpu", operator.dtype or torch.float32))
-    return torch.view_as_real(image) if image.is_complex() else image
+        return [image, operator.adjoint(image)]
 
 
-def _feed_object(digest: hashlib._Hash, value: object, seen: set[int]) -> None:
-    digest.update(type(value).__qualname__.encode())
-    if isinstance(value, FunctionType):
-        digest.update(f"{value.__module__}.{value.__qualname__}".encode())
-        digest.update(value.__code__.co_code)
-        return
-    if id(value) in seen:
-        return
-    seen.add(id(value))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        _feed(digest, {part.name: getattr(value, part.name) for part in dataclasses.fields(value)}, seen)
-    elif hasattr(value, "__dict__"):
-        public = {name: part for name, part in vars(value).items() if not name.startswith("_")}
-        _feed(digest, {k: v for k, v in public.items() if k not in {"forwards", "backwards"}}, seen)
+@_content.register
+def _(value: nn.Module) -> list[Any]:
+    """Kinds, settings and numbers of all layers: ELU and ReLU hold the same weights, but are not the same network."""
+    return [
+        (name, type(part).__qualname__, part.extra_repr(), _settings(part), _numbers(part))
+        for name, part in value.named_modules()
+    ]
+
+
+def _settings(module: nn.Module) -> list[tuple[str, object]]:
+    plain = (bool, int, float, str, tuple, FunctionType)
+    public = [(k, v) for k, v in vars(module).items() if not k.startswith("_") and k != "training"]
+    return [(name, value) for name, value in public if isinstance(value, plain)]
+
+
+def _numbers(module: nn.Module) -> list[tuple[str, Tensor]]:
+    named = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+    return [(name, tensor.detach()) for name, tensor in named]
+
+
+@_content.register
+def _(value: FunctionType) -> list[Any]:
+    cells = [cell.cell_contents for cell in value.__closure__ or ()]
+    return [value.__module__, value.__qualname__, value.__code__, value.__defaults__, value.__kwdefaults__, cells]
+
+
+@_content.register
+def _(value: CodeType) -> list[Any]:
+    return [value.co_code, value.co_names, value.co_consts]
+
+
+@_content.register
+def _(value: functools.partial) -> list[Any]:  # type: ignore[type-arg]
+    return [value.func, value.args, value.keywords]
+
+
+@_content.register
+def _(value: MethodType) -> list[Any]:
+    return [value.__func__, value.__self__]
+
+
+@_content.register(list)
+@_content.register(tuple)
+def _(value: list[Any] | tuple[Any, ...]) -> list[Any]:
+    return list(value)
+
+
+@_content.register
+def _(value: dict) -> list[Any]:  # type: ignore[type-arg]
+    return list(value.items())
+
+
+@_content.register(set)
+@_content.register(frozenset)
+def _(value: set[Any] | frozenset[Any]) -> list[Any]:
+    return sorted(value, key=repr)
+
+
+@_content.register
+def _(value: bytes) -> bytes:
+    return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,6 +50,7 @@ class Demo:
         from genprior.experiments.demo import run_demo  # noqa: PLC0415 - torch is slow to import
         from genprior.report.demo import demo_rows, demo_table, draw_demo  # noqa: PLC0415
 
+        _check_device(self.device)
         self.out.mkdir(parents=True, exist_ok=True)
         with _status(not self.json) as announce:
             demo = run_demo(
@@ -67,8 +69,8 @@ class Demo:
             return
         console = Console()
         console.print(demo_table(demo))
-        console.print(f"[bold]picture:[/bold] {picture}")
-        console.print(f"[bold]plan of the last solver:[/bold] {demo.runs[-1].result.plan}")
+        for name, text in (("picture", str(picture)), ("plan of the last solver", demo.runs[-1].result.plan)):
+            console.print(Text.assemble((f"{name}: ", "bold"), text), soft_wrap=True)
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,8 @@ class Overhead:
     """Time an iteration of exact ADMM against one bare forward and backward pass of the same generator.
 
     Interleaved, medians. The ratio of the DCGAN-size generator is the headline; the small MLP shows the bookkeeping.
-    Example:
 
+    Example:
         genprior bench overhead --json
     """
 
@@ -153,20 +155,43 @@ def _overview(words: list[str]) -> int:
     if not asked and not named:
         _say_error(f"there is no command {words[0]!r}")
     console = Console(stderr=not asked)
-    console.print("usage: genprior COMMAND [options]      genprior COMMAND --help shows options and an example\n")
+    usage = "usage: genprior COMMAND [options]      genprior COMMAND --help shows options and an example\n"
+    console.print(Text(usage), soft_wrap=True)
     table = Table(box=None, show_header=False, padding=(0, 2))
     for path, kind in (named or COMMANDS).items():
         table.add_row(" ".join(path), (kind.__doc__ or "").strip().splitlines()[0])
     console.print(table)
-    return 0 if asked or words[-1] in {"-h", "--help"} else 2
+    return 0 if asked or (named and words[-1] in {"-h", "--help"}) else 2
 
 
 def _say_error(message: str) -> None:
-    Console(stderr=True).print(Text.assemble(("genprior: ", "bold red"), message))
+    Console(stderr=True).print(Text.assemble(("genprior: ", "bold red"), message), soft_wrap=True)
+
+
+def _check_device(device: str) -> None:
+    """Refuse a device that torch does not know or does not have here; it answers with errors of several kinds."""
+    import torch  # noqa: PLC0415 - slow to import
+
+    try:
+        torch.empty(1, device=device)
+    except Exception as problem:
+        reason = str(problem).partition("\n")[0].partition(". ")[0]
+        raise ValueError(
+            f"device {device!r} cannot be used here ({reason}): give cpu, or another one that is there"
+        ) from None
 
 
 def _print_json(document: object) -> None:
-    sys.stdout.write(json.dumps(document, indent=2, default=str) + "\n")
+    sys.stdout.write(json.dumps(_plain(document), indent=2, default=str, allow_nan=False) + "\n")
+
+
+def _plain(value: object) -> object:
+    """Without NaN and infinity, which JSON does not have: null in their place."""
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @contextmanager
@@ -177,4 +202,4 @@ def _status(visible: bool) -> Iterator[Callable[[str], None]]:
         yield lambda _: None
         return
     with console.status("starting") as status:
-        yield lambda what: status.update(what)
+        yield status.update

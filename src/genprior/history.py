@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -34,6 +36,16 @@ class Panel:
         return Panel(self.counts[kept], self.values[kept][:, items], present[kept])
 
 
+@dataclass(eq=False)
+class _Same:
+    """Compares index tensors by identity: between two retirements all records share one."""
+
+    tensor: Tensor
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.tensor is other.tensor
+
+
 @dataclass
 class Recorder:
     """Collects records and thins them: beyond ``capacity`` records, every second one goes and half as many are taken.
@@ -49,11 +61,16 @@ class Recorder:
     records: list[tuple[tuple[int, float, int, int], Tensor, tuple[Tensor, ...], bool]] = field(default_factory=list)
 
     def wants(self, step: int) -> bool:
-        """Whether this step is recorded."""
-        return step % self.stride == 0
+        """Whether this step is to be recorded: a resumed run comes by the step at which it was stored a second time."""
+        last = self.records[-1] if self.records else None
+        return step % self.stride == 0 and (last is None or last[3] or last[0][0] < step)
 
-    def record(self, counts: tuple[int, float, int, int], rows: Tensor, values: tuple[Tensor, ...], final: bool) -> None:
+    def record(
+        self, counts: tuple[int, float, int, int], rows: Tensor, values: tuple[Tensor, ...], final: bool
+    ) -> None:
         """Note the values of the rows that are running; ``final`` records are never thinned away."""
+        if final:
+            self._withdraw(counts[0], rows)
         self.records.append((counts, rows, values, final))
         self.thinnable += not final
         while self.thinnable > self.capacity:
@@ -65,10 +82,12 @@ class Recorder:
         counts = torch.tensor([entry[0] for entry in self.records], dtype=torch.float64).reshape(number, 4)
         values = torch.full((number, self.rows, len(VALUES)), torch.nan, dtype=torch.float64)
         present = torch.zeros(number, self.rows, dtype=torch.bool)
-        for i, (_, rows, columns, _final) in enumerate(self.records):
+        for rows, first, last in self._runs():
             index = rows.cpu()
-            values[i, index] = torch.stack(columns, dim=1).to("cpu", torch.float64)
-            present[i, index] = True
+            for column in range(len(VALUES)):
+                stacked = torch.stack([entry[2][column] for entry in self.records[first:last]])
+                values[first:last, index, column] = stacked.to("cpu", torch.float64)
+            present[first:last, index] = True
         return Panel(counts, values, present)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -94,6 +113,25 @@ class Recorder:
             columns = values[rows].unbind(dim=1)
             self.records.append(((int(counts[0]), counts[1], int(counts[2]), int(counts[3])), rows, columns, final))
             self.thinnable += not final
+
+    def _withdraw(self, step: int, rows: Tensor) -> None:
+        """Rows that end right after they were recorded at the same step leave that record: one record per step."""
+        if not self.records or self.records[-1][3] or self.records[-1][0][0] != step:
+            return
+        counts, index, values, final = self.records.pop()
+        staying = ~torch.isin(index, rows)
+        if bool(staying.any()):
+            self.records.append((counts, index[staying], tuple(value[staying] for value in values), final))
+        else:
+            self.thinnable -= 1
+
+    def _runs(self) -> Iterator[tuple[Tensor, int, int]]:
+        """Stretches of records about the same rows, which are stacked in one go."""
+        first = 0
+        for rows, group in groupby(self.records, key=lambda entry: _Same(entry[1])):
+            last = first + sum(1 for _ in group)
+            yield rows.tensor, first, last
+            first = last
 
     def _thin(self) -> None:
         self.stride *= 2

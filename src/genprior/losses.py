@@ -80,8 +80,10 @@ class SquaredDistance(Loss):
 
     Parameters
     ----------
-    y: the centre of each item, ``(B, *signal_shape)``.
-    weight: a number, or one per item.
+    y
+        the centre of each item, ``(B, *signal_shape)``.
+    weight
+        a number, or one per item.
     """
 
     def __init__(self, y: Tensor, weight: PerItem = 1.0) -> None:
@@ -89,7 +91,9 @@ class SquaredDistance(Loss):
         self.weight = _validate.per_item("weight", weight, least=0)
         self.batch = y.shape[0]
         if isinstance(weight, Tensor) and weight.ndim == 1 and len(weight) != self.batch:
-            raise ValueError(f"weight has {len(weight)} values for {self.batch} items in y: give one number or one each")
+            raise ValueError(
+                f"weight has {len(weight)} values for {self.batch} items in y: give one number or one each"
+            )
 
     def evaluate(self, w: Tensor) -> tuple[Tensor, Tensor]:
         """``weight |w - y|^2`` and ``w - y``."""
@@ -117,7 +121,7 @@ class SquaredDistance(Loss):
         _validate.batch("y", self.y, signal_shape, "y must have the shape of the generator's signals")
         _validate.same_place("y", self.y, device, dtype, "the generator")
         if isinstance(self.weight, Tensor):
-            _validate.same_place("weight", self.weight, device, None, "the generator")
+            _validate.same_place("weight", self.weight, device, dtype, "the generator")
 
 
 class LeastSquares(Loss):
@@ -128,8 +132,10 @@ class LeastSquares(Loss):
 
     Parameters
     ----------
-    operator: a :class:`genprior.operators.Operator`.
-    y: measurements, ``(B, *operator.measurement_shape)``.
+    operator
+        a :class:`genprior.operators.Operator`.
+    y
+        measurements, ``(B, *operator.measurement_shape)``.
     """
 
     def __init__(self, operator: Operator, y: Tensor) -> None:
@@ -140,6 +146,8 @@ class LeastSquares(Loss):
             )
         _validate.batch("y", _validate.tensor("y", y, complex_too=True), None)
         _fit_measurements(operator, y)
+        if y.is_complex() and operator.complex_measurements is False:
+            raise TypeError(f"y is complex ({y.dtype}), but {operator!r} gives real measurements: use y.real")
         self.operator = operator
         self.y = y
         self.batch = y.shape[0]
@@ -201,11 +209,14 @@ class EmpiricalRisk(Loss):
 
     Parameters
     ----------
-    loss: function of ``(w, samples)`` with ``w`` of shape ``(B, *signal_shape)`` and the samples as given, which returns
+    loss
+        function of ``(w, samples)`` with ``w`` of shape ``(B, *signal_shape)`` and the samples as given, which returns
         the losses ``(B, n)``. It must be differentiable in ``w`` and must treat items independently.
-    samples: a tensor, or a tuple of tensors (inputs and labels, say), shared by all items; with ``per_item=True`` the
+    samples
+        a tensor, or a tuple of tensors (inputs and labels, say), shared by all items; with ``per_item=True`` the
         first axis of each is the batch.
-    smoothness, strong_convexity: constants of L if known. The smoothness is otherwise estimated where it is needed, by
+    smoothness, strong_convexity
+        constants of L if known. The smoothness is otherwise estimated where it is needed, by
         power iteration on the Hessian.
 
     Examples
@@ -240,6 +251,8 @@ class EmpiricalRisk(Loss):
                 _validate.tensor("samples", part)
             if part.ndim == 0 or part.shape[0] == 0:
                 raise ValueError(f"samples are empty, shape {tuple(part.shape)}: give at least one")
+        if per_item and len({len(part) for part in parts}) > 1:
+            raise ValueError(f"samples have {[len(part) for part in parts]} items, expected as many in each part")
         self.per_item = per_item
         self.batch = parts[0].shape[0] if per_item else None
         self.smoothness = None if smoothness is None else _validate.number("smoothness", smoothness, above=0)
@@ -278,13 +291,17 @@ class EmpiricalRisk(Loss):
         values = self.loss(torch.zeros(count, *signal_shape, device=device, dtype=dtype), self.samples)
         if not isinstance(values, Tensor) or values.ndim != 2 or values.shape[0] != count:
             given = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
-            raise ValueError(f"loss gave {given} for {count} signals, expected ({count}, n): one value per item and sample")
+            raise ValueError(
+                f"loss gave {given} for {count} signals, expected ({count}, n): one value per item and sample"
+            )
 
     def _mean(self, w: Tensor) -> Tensor:
         return self.loss(w, self.samples).mean(dim=1)
 
     def _hessian_norm(self, w: Tensor) -> Tensor:
-        direction = torch.ones_like(w) + torch.linspace(0, 1, w[0].numel(), device=w.device, dtype=w.dtype).view_as(w[0])
+        direction = torch.ones_like(w) + torch.linspace(0, 1, w[0].numel(), device=w.device, dtype=w.dtype).view_as(
+            w[0]
+        )
         largest = w.new_zeros(w.shape[0])
         with torch.enable_grad():
             point = w.detach().requires_grad_()
@@ -311,4 +328,6 @@ def _fit_measurements(operator: Operator, y: Tensor) -> None:
             )
         raise ValueError(f"y has shape {tuple(y.shape)}, but the operator gives (B, {', '.join(map(str, expected))})")
     if operator.batch is not None and operator.batch != y.shape[0]:
-        raise ValueError(f"y has {y.shape[0]} items, but the operator is made for {operator.batch}: one of each per item")
+        raise ValueError(
+            f"y has {y.shape[0]} items, but the operator is made for {operator.batch}: one of each per item"
+        )

@@ -30,10 +30,14 @@ class Problem:
 
     Parameters
     ----------
-    generator: the :class:`genprior.Generator` G.
-    loss: the smooth part L; omitted: zero.
-    on_signal: the term R on the signal w; omitted: zero.
-    on_latent: the term H on the latent z; omitted: zero.
+    generator
+        the :class:`genprior.Generator` G.
+    loss
+        the smooth part L; omitted: zero.
+    on_signal
+        the term R on the signal w; omitted: zero.
+    on_latent
+        the term H on the latent z; omitted: zero.
 
     Shapes, devices and dtypes are checked here, once. ``batch`` is the number of items where the data fix it, else None.
     """
@@ -75,7 +79,7 @@ class Problem:
         objective = loss + self.on_signal(x)
         if not self.on_signal.is_indicator:
             return Point(objective, objective, residual)
-        multiplier = 2 * _batch.norm(self.loss.gradient(x, residual))
+        multiplier = _multiplier(self.loss.gradient(x, residual))
         return Point(objective, loss + multiplier * self.on_signal.violation(x), residual)
 
     def objective(self, z: Tensor) -> Tensor:
@@ -84,15 +88,16 @@ class Problem:
             return self.evaluate(self.generator(z), z).objective
 
     def signal_gradient(self, x: Tensor, residual: Tensor) -> Tensor:
-        """One (sub)gradient of L + R at ``x``; for an indicator R, of its exact penalty ``2 |grad L| dist(x)``."""
+        """One (sub)gradient of L + R at ``x``; for an indicator R, of its exact penalty ``2 |grad L| dist(x)`` (1 for 0)."""
         gradient = self.loss.gradient(x, residual)
         if isinstance(self.on_signal, Zero):
             return gradient
         if not self.on_signal.is_indicator:
             return gradient + self.on_signal.subgradient(x)
         outward = x - self.on_signal.prox(x, 1.0)
-        length = _batch.norm(outward).clamp_min(torch.finfo(x.dtype).tiny)
-        return gradient + _batch.spread(2 * _batch.norm(gradient) / length, x) * outward
+        length = _batch.norm(outward)
+        unit = outward / _batch.spread(torch.where(length > 0, length, torch.ones_like(length)), x)
+        return gradient + _batch.spread(_multiplier(gradient), x) * unit
 
     def lagrangian(self, w: Tensor, x: Tensor, lam: Tensor, rho: PerItem) -> Tensor:
         """``L(w) + <w - x, lam> + rho/2 |w - x|^2`` per item, with ``x = G(z)``."""
@@ -114,7 +119,9 @@ class Problem:
         parts = {"loss": self.loss.batch, "on_signal": self.on_signal.batch, "on_latent": self.on_latent.batch}
         sizes = {name: size for name, size in parts.items() if size is not None}
         if len(set(sizes.values())) > 1:
-            raise ValueError(f"the parts of the problem have different numbers of items: {sizes}: give one of each per item")
+            raise ValueError(
+                f"the parts of the problem have different numbers of items: {sizes}: give one of each per item"
+            )
         return next(iter(sizes.values()), None)
 
     def __repr__(self) -> str:
@@ -122,3 +129,9 @@ class Problem:
             f"Problem({self.generator!r}, loss={type(self.loss).__name__}, on_signal={self.on_signal!r}, "
             f"on_latent={self.on_latent!r}, batch={self.batch})"
         )
+
+
+def _multiplier(gradient: Tensor) -> Tensor:
+    """Weight ``2 |grad L|`` of the distance to an indicator's set; 1 where L is flat, so that nearer is still better."""
+    size = _batch.norm(gradient)
+    return torch.where(size > 0, 2 * size, torch.ones_like(size))

@@ -8,8 +8,8 @@ from types import TracebackType
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from genprior.stopping import MaxSteps, Seconds, StopRule, View
 from genprior.stopping import Any as AnyRule
+from genprior.stopping import MaxSteps, Seconds, StopRule, View
 
 _INTERVAL = 0.1
 
@@ -29,13 +29,22 @@ class ProgressBar:
         if self._visible:
             from rich.console import Console  # noqa: PLC0415 - only where something is drawn
 
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.fields[note]}"),
+                TimeElapsedColumn(),
+            )
+            console = Console(stderr=True)
+            # Into a file or a pipe rich draws once, at the end, and only what is not transient.
+            self._bar = Progress(*columns, console=console, transient=console.is_terminal)
             self._bar.start()
             self._task = self._bar.add_task("solving", total=1.0, note="")
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._bar is not None:
             self._bar.stop()
 
@@ -43,15 +52,20 @@ class ProgressBar:
         """Note that a chunk of items is finished."""
         self._finished += items
 
+    def due(self) -> bool:
+        """Whether it is time to draw again."""
+        return self._bar is not None and time.monotonic() - self._last >= _INTERVAL
+
     def update(self, view: View, stop: StopRule, chunk: int) -> None:
         """Draw the state of the running chunk."""
-        if self._bar is None or self._task is None or time.monotonic() - self._last < _INTERVAL:
+        if self._bar is None or self._task is None:
             return
         self._last = time.monotonic()
-        inside = max(fraction_done(stop, view), 1 - len(view.items) / max(1, chunk) if len(view.items) < chunk else 0.0)
+        running = len(view.rows) / (chunk * view.per_item)
+        inside = max(fraction_done(stop, view), 1 - running)
         done = (self._finished + chunk * min(1.0, inside)) / self._items
         median = view.best_objective.median().item()
-        note = f"step {view.step}, {len(view.items)} running, median objective {median:.3g}"
+        note = f"step {view.step}, {len(view.rows)} running, median objective {median:.3g}"
         self._bar.update(self._task, completed=done, note=note)
 
 

@@ -37,11 +37,14 @@ class Best:
         """With the items of ``state`` that are better."""
         better = state.score < self.score
         if better.device.type == "cpu":  # a look at the mask costs nothing here, and mostly spares the copies
-            if bool(better.all()):
+            count = int(better.sum())
+            if count == len(better):
                 return Best.of(state)
-            if not bool(better.any()):
+            if count == 0:
                 return self
-        return Best(*(_where(better, new, old) for new, old in zip(_fields(Best.of(state)), _fields(self), strict=True)))
+        return Best(
+            *(_where(better, new, old) for new, old in zip(_fields(Best.of(state)), _fields(self), strict=True))
+        )
 
 
 @dataclass(frozen=True)
@@ -150,7 +153,16 @@ class Outcome:
         best, state = rows.best, rows.state
         steps = torch.full_like(rows.index, step)
         return cls(
-            best.z, best.x, best.w, best.score, best.objective, state.gap, state.stationarity, status, steps, rows.rollbacks
+            best.z,
+            best.x,
+            best.w,
+            best.score,
+            best.objective,
+            state.gap,
+            state.stationarity,
+            status,
+            steps,
+            rows.rollbacks,
         )
 
     @classmethod

@@ -56,7 +56,7 @@ def solve(
     tolerance: float = 1e-6,
     patience: int = 500,
     cull_after: int = 50,
-    check_every: int = 5,
+    check_every: int = 10,
     callbacks: Sequence[Callback] = (),
     checkpoint: str | Path | Checkpoint | None = None,
     progress: bool | None = None,
@@ -65,23 +65,38 @@ def solve(
 
     Parameters
     ----------
-    problem: what to solve.
-    solver: how; :class:`ExactADMM` by default.
-    stop: when to stop at the latest, for example ``MaxSteps(500) | Seconds(10)``; by default ``MaxSteps(1000)``. An item
+    problem
+        what to solve.
+    solver
+        how; :class:`ExactADMM` by default.
+    stop
+        when to stop at the latest, for example ``MaxSteps(500) | Seconds(10)``; by default ``MaxSteps(1000)``. An item
         also stops when it has converged or stalled.
-    z0: starts ``(B, *latent_shape)``, used by the first restart; drawn from the generator's law otherwise.
-    restarts: number of starts per item. They run side by side; after ``cull_after`` steps the worse half is given up,
-        after twice as many half of the rest, and so on until one is left. The best one is returned.
-    seed: seed of the starts; the same seed gives the same starts on every device and for every ``batch_size``.
-    batch_size: most items in memory at once; all by default.
-    tolerance: relative gap and stationarity at which an item counts as converged.
-    patience: steps without progress after which an item counts as stalled.
-    check_every: steps between two looks at convergence and divergence.
-    callbacks: functions of a :class:`genprior.View`, called after every step with the clock stopped. One that returns
+    z0
+        starts ``(B, *latent_shape)``, used by the first restart; drawn from the generator's law otherwise.
+    restarts
+        number of starts per item. They run side by side, and the worse ones are given up on the way.
+    cull_after
+        steps after which the worse half of the restarts is given up; after twice as many half of the rest, and so on
+        until one is left.
+    seed
+        seed of the starts; the same seed gives the same starts on every device and for every ``batch_size``.
+    batch_size
+        most items in memory at once; all by default.
+    tolerance
+        relative gap and stationarity at which an item counts as converged.
+    patience
+        steps without progress after which an item counts as stalled.
+    check_every
+        steps between two looks at convergence and divergence.
+    callbacks
+        functions of a :class:`genprior.View`, called after every step with the clock stopped. One that returns
         True ends the run with status INTERRUPTED.
-    checkpoint: a file in which the run is stored about once a minute, or a :class:`Checkpoint`; the same call with an
+    checkpoint
+        a file in which the run is stored about once a minute, or a :class:`Checkpoint`; the same call with an
         existing file goes on where it stopped, to bit-equal results.
-    progress: whether to show a progress bar on standard error; by default only on a terminal.
+    progress
+        whether to show a progress bar on standard error; by default only on a terminal.
 
     Ctrl-C returns the best so far.
 
@@ -346,14 +361,14 @@ class _Chunk:
         return self.generator.backwards - self.base_backwards
 
     def _view(self) -> View:
-        index, restarts = self.rows.index, self.options.restarts
         return View(
             step=self.step,
             seconds=self.clock.seconds,
             forwards=self.forwards,
             backwards=self.backwards,
-            items=self.first + index // restarts,
-            restarts=index % restarts,
+            rows=self.rows.index,
+            per_item=self.options.restarts,
+            first=self.first,
             state=self.rows.state,
             best_objective=self.rows.best.objective,
         )
@@ -362,7 +377,7 @@ class _Chunk:
         if not final and not self.recorder.wants(self.step):
             return
         s, index = self.rows.state, self.rows.index
-        values = (s.objective, s.gap, s.stationarity, s.rho)
+        values: tuple[Tensor, ...] = (s.objective, s.gap, s.stationarity, s.rho)
         if among is not None:
             index, values = index[among], tuple(value[among] for value in values)
         counts = (self.step, self.clock.seconds, self.forwards, self.backwards)
@@ -370,14 +385,16 @@ class _Chunk:
 
     def _outside(self) -> bool:
         """Callbacks, progress, checkpoint. True if a callback asks to stop."""
-        if self.options.callbacks and len(self.rows):
+        if not len(self.rows):
+            return False
+        if self.options.callbacks:
             view = self._view()
             if any([callback(view) is True for callback in self.options.callbacks]):
                 return True
-        if len(self.rows):
+        if self.run_of.bar.due():
             self.run_of.bar.update(self._view(), self.options.stop, self.items)
-            if self.run_of.keeper.due(self.step):
-                self.run_of.keeper.write(self.run_of.done, self)
+        if self.run_of.keeper.due(self.step):
+            self.run_of.keeper.write(self.run_of.done, self)
         return False
 
     def finished(self) -> Finished:

@@ -24,12 +24,24 @@ class View:
     seconds: float
     forwards: int
     backwards: int
-    items: Tensor
-    """Number of the item that each row belongs to."""
-    restarts: Tensor
-    """Number of the restart that each row is."""
+    rows: Tensor
+    """Numbers of the rows that are running: item times ``per_item`` plus restart, within their chunk."""
+    per_item: int
+    """Restarts per item."""
+    first: int
+    """Number of the chunk's first item."""
     state: State
     best_objective: Tensor
+
+    @property
+    def items(self) -> Tensor:
+        """Number of the item that each row belongs to."""
+        return self.first + self.rows // self.per_item
+
+    @property
+    def restarts(self) -> Tensor:
+        """Number of the restart that each row is."""
+        return self.rows % self.per_item
 
 
 class StopRule(ABC):

@@ -71,7 +71,7 @@ class Keeper:
         if self._read is None:
             return []
         tensors, meta = self._read
-        return [_finished(tensors, number, *counts, place) for number, counts in enumerate(meta["done"])]
+        return [_finished(tensors, number, counts, place) for number, counts in enumerate(meta["done"])]
 
     def running(self) -> Stored | None:
         """The chunk that was running; asked for once."""
@@ -83,12 +83,10 @@ class Keeper:
         return {name.removeprefix(start): t for name, t in tensors.items() if name.startswith(start)}, meta["running"]
 
 
-def _finished(
-    tensors: dict[str, Tensor], number: int, forwards: int, backwards: int, seconds: float, place: Tensor
-) -> Finished:
+def _finished(tensors: dict[str, Tensor], number: int, counts: list[Any], place: Tensor) -> Finished:
     def columns(name: str, count: int) -> list[Tensor]:
         return [tensors[f"done.{number}.{name}.{i}"] for i in range(count)]
 
     outcome = Outcome(*(column.to(place.device) for column in columns("outcome", 10)))
     restart = tensors[f"done.{number}.restart"].to(place.device)
-    return Finished(outcome, restart, Panel(*columns("panel", 3)), forwards, backwards, seconds)
+    return Finished(outcome, restart, Panel(*columns("panel", 3)), *counts)

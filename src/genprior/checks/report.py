@@ -39,7 +39,9 @@ class Report:
 
     def __str__(self) -> str:
         width = max((len(finding.law) for finding in self.findings), default=0)
-        lines = [f"{self.subject}: {'all laws hold' if self.ok else f'{len(self.failures)} of {len(self.findings)} fail'}"]
+        lines = [
+            f"{self.subject}: {'all laws hold' if self.ok else f'{len(self.failures)} of {len(self.findings)} fail'}"
+        ]
         for finding in self.findings:
             mark = "ok  " if finding.holds else "FAIL"
             lines.append(f"  {mark} {finding.law:<{width}}  {finding.measured}")

@@ -29,16 +29,21 @@ def check_term(
 
     Parameters
     ----------
-    term: the term to check.
-    shape: shape of one item.
-    seed: seed of the random points.
-    scale: typical size of a coordinate.
-    device, dtype: where to check.
+    term
+        the term to check.
+    shape
+        shape of one item.
+    seed
+        seed of the random points.
+    scale
+        typical size of a coordinate.
+    device, dtype
+        where to check.
     """
     probe = _Probe(term, shape, seed, scale, torch.device(device), dtype)
     try:
         findings = probe.findings()
-    except (ValueError, TypeError, RuntimeError) as problem:
+    except Exception as problem:
         findings = (Finding("runs", False, str(problem), "see the message"),)
     return Report(repr(term), findings)
 
@@ -62,12 +67,19 @@ class _Probe:
         p = self.term.prox(v, t)
         value = self.term(p)
         runs = value.shape == (self.items,) and p.shape == v.shape
-        shapes = Finding("one value per item", runs, f"value {tuple(value.shape)}, prox {tuple(p.shape)}", "return (B,)")
+        shapes = Finding(
+            "one value per item", runs, f"value {tuple(value.shape)}, prox {tuple(p.shape)}", "return (B,)"
+        )
         if not runs:
             return (shapes,)
         return (
             shapes,
-            Finding("prox is feasible", bool(torch.isfinite(value).all()), f"values {_span(value)}", "prox leaves the domain"),
+            Finding(
+                "prox is feasible",
+                bool(torch.isfinite(value).all()),
+                f"values {_span(value)}",
+                "prox leaves the domain",
+            ),
             small("prox inequality", self._prox_error(v, t, p, value), self.limit, "prox is not the minimiser"),
             small("convex", self._convexity_error(v), self.limit, "the value is not convex"),
             small("items do not influence each other", self._independence_error(v, t, p), self.limit, "work per row"),
@@ -82,9 +94,11 @@ class _Probe:
         return self.term.prox(self._points(), self.scale)
 
     def _rivals(self, p: Tensor) -> list[Tensor]:
+        """Points of the domain near and far, and points that the prox has no say in: it may be what is wrong."""
         near = [self.term.prox(p + 10.0**-k * self._points(), 10.0**-k) for k in (1, 2, 3)]
         mixed = [torch.lerp(p, self._feasible(), 0.5**k) for k in (1, 4, 8)]
-        return [*near, *mixed, *(self._feasible() for _ in range(_RIVALS))]
+        free = [p + 10.0**-k * self._points() for k in (0, 1, 2, 3)]
+        return [*near, *mixed, *free, *(self._feasible() for _ in range(_RIVALS))]
 
     def _prox_error(self, v: Tensor, t: Tensor, p: Tensor, value: Tensor) -> float:
         mine = t * value + 0.5 * _batch.square(p - v)
@@ -92,7 +106,7 @@ class _Probe:
         for u in self._rivals(p):
             theirs = t * self.term(u) + 0.5 * _batch.square(u - v)
             lack = mine + 0.5 * _batch.square(u - p) - theirs
-            worst = max(worst, float((lack / (mine.abs() + _batch.square(u - p) + _batch.square(v))).max()))
+            worst = _worse(worst, lack / (mine.abs() + _batch.square(u - p) + _batch.square(v)))
         return worst
 
     def _convexity_error(self, v: Tensor) -> float:
@@ -101,7 +115,7 @@ class _Probe:
             a, b = self._feasible(), self._feasible()
             chord = 0.5 * (self.term(a) + self.term(b))
             lack = self.term(0.5 * (a + b)) - chord
-            worst = max(worst, float((lack / (chord.abs() + 1)).max()))
+            worst = _worse(worst, lack / (chord.abs() + 1))
         return worst
 
     def _independence_error(self, v: Tensor, t: Tensor, p: Tensor) -> float:
@@ -115,8 +129,13 @@ class _Probe:
         for u in self._rivals(p)[:16]:
             lack = value + _batch.dot(g, u - p) - self.term(u)
             size = value.abs() + _batch.norm(g) * _batch.norm(u - p) + 1e-12 * self.scale
-            worst = max(worst, float(_batch.ratio(lack.clamp_min(0), size).max()))
+            worst = _worse(worst, _batch.ratio(lack.clamp_min(0), size))
         return worst
+
+
+def _worse(worst: float, errors: Tensor) -> float:
+    """The larger one; NaN is worse than everything (``max`` would pass over it)."""
+    return max(worst, float(errors.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf).max()))
 
 
 def _span(value: Tensor) -> str:

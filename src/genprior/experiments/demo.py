@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from genprior import _batch
+from genprior import _batch, _validate
 from genprior.generators.examples import soft_discs
 from genprior.losses import LeastSquares
 from genprior.operators import Gaussian
@@ -69,6 +69,9 @@ def run_demo(
     announce: Callable[[str], object] = lambda name: None,
 ) -> Demo:
     """Recover pictures from Gaussian measurements with every solver, from the same starts."""
+    _validate.whole("pictures", pictures)
+    _validate.whole("measurements", measurements)
+    _validate.whole("seed", seed, 0)
     generator = soft_discs(device=device)
     operator = Gaussian(measurements, generator.signal_shape, seed=seed, device=generator.device)
     with torch.no_grad():

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from genprior import _validate
 from genprior.generators import Generator
 from genprior.generators.examples import random_dcgan, random_mlp
 from genprior.losses import LeastSquares
@@ -46,6 +47,7 @@ def measure_overhead(
     A solve of ``2 steps`` iterations minus one of ``steps`` iterations is the time of ``steps`` iterations, free of what
     happens once (the factorisation, the start). Everything that a user gets is on: history, best iterate, stopping.
     """
+    _validate.whole("repeats", repeats)
     z = generator.sample_latent(batch, seed=1)
     operator = Gaussian(measurements, generator.signal_shape, seed=0)
     with torch.no_grad():

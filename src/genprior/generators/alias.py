@@ -27,6 +27,8 @@ def frozen_alias(module: nn.Module) -> nn.Module:
             f"module {type(module).__name__} cannot be copied ({problem}): call module.eval().requires_grad_(False) "
             "yourself, then it is used as it is"
         ) from problem
+    for part in _parts(double):
+        part.training = False
     double.eval().requires_grad_(False)
     _refuse_batch_statistics(double)
     return double
@@ -35,7 +37,7 @@ def frozen_alias(module: nn.Module) -> nn.Module:
 def _shared_parts(module: nn.Module) -> dict[int, Any]:
     """Memo for deepcopy: tensors and hook tables that both modules keep in common."""
     memo: dict[int, Any] = {}
-    for part in module.modules():
+    for part in _parts(module):
         for name, value in vars(part).items():
             if "hooks" in name and isinstance(value, dict):
                 memo[id(value)] = value
@@ -48,8 +50,25 @@ def _shared_parts(module: nn.Module) -> dict[int, Any]:
     return memo
 
 
+def _parts(module: nn.Module) -> list[nn.Module]:
+    """The module and all modules in it, also those in plain lists, tuples and dictionaries, which torch overlooks."""
+    parts: list[nn.Module] = []
+    seen: set[int] = set()
+    waiting: list[Any] = [module]
+    while waiting:
+        thing = waiting.pop()
+        if not isinstance(thing, nn.Module | list | tuple | dict) or id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, nn.Module):
+            parts.append(thing)
+            thing = vars(thing)
+        waiting.extend(reversed(thing.values() if isinstance(thing, dict) else thing))
+    return parts
+
+
 def _any_training(module: nn.Module) -> bool:
-    return any(part.training for part in module.modules())
+    return any(part.training for part in _parts(module))
 
 
 def _refuse_unused_statistics(module: nn.Module) -> None:
@@ -74,7 +93,9 @@ def _refuse_batch_statistics(double: nn.Module) -> None:
 
 def place_of(module: nn.Module) -> tuple[torch.device, torch.dtype]:
     """Device and dtype of the module's floating-point parameters and buffers (CPU and float32 where it has none)."""
-    for part in (*module.parameters(), *module.buffers()):
-        if part.is_floating_point():
-            return part.device, part.dtype
+    parts = _parts(module)
+    for kind in (nn.Module.parameters, nn.Module.buffers):
+        for tensor in (tensor for part in parts for tensor in kind(part, recurse=False)):
+            if tensor.is_floating_point():
+                return tensor.device, tensor.dtype
     return torch.device("cpu"), torch.float32

@@ -18,16 +18,16 @@ class Generator:
 
     Parameters
     ----------
-    module:
+    module
         Any ``torch.nn.Module`` that maps a batch of latents to a batch of signals, each item on its own. It is used in
         eval mode and without parameter gradients, through a double that shares its memory: the module itself, its
         mode, its gradients and its hooks stay as they are.
-    latent_shape, signal_shape:
+    latent_shape, signal_shape
         Shapes of one item, without the batch axis.
-    law:
+    law
         How latents are distributed: :class:`Normal`, :class:`TruncatedNormal` or :class:`Uniform`. Starts are drawn
         from it, and its spread is the unit of length for default steps.
-    signal_range:
+    signal_range
         ``(low, high)`` if the signals are known to lie there, for pictures and checks.
 
     ``forwards`` and ``backwards`` count the batched passes made through this object.
@@ -53,7 +53,7 @@ class Generator:
     ) -> None:
         self.latent_shape = _validate.shape("latent_shape", latent_shape)
         self.signal_shape = _validate.shape("signal_shape", signal_shape)
-        self.law = Normal() if law is None else law
+        self.law = _checked_law(law)
         self.signal_range = _checked_range(signal_range)
         self.module = frozen_alias(module)
         self.device, self.dtype = place_of(self.module)
@@ -98,7 +98,9 @@ class Generator:
         return self.law.sample(count, self.latent_shape, random).to(self.device, self.dtype)
 
     def _check_latent(self, z: Tensor) -> None:
-        if z.shape[1:] != self.latent_shape or z.ndim != len(self.latent_shape) + 1:
+        if not isinstance(z, Tensor):
+            raise TypeError(f"z must be a torch.Tensor, got {type(z).__name__}: use torch.as_tensor(...)")
+        if z.shape[1:] != self.latent_shape or z.ndim != len(self.latent_shape) + 1 or z.shape[0] == 0:
             _validate.batch("z", z, self.latent_shape)
         if z.device != self.device or z.dtype != self.dtype:
             _validate.same_place("z", z, self.device, self.dtype, "the generator")
@@ -110,9 +112,17 @@ class Generator:
         )
 
 
+def _checked_law(law: Law | None) -> Law:
+    if law is not None and not isinstance(law, Law):
+        raise TypeError(f"law must be a law such as gp.Normal(), got {law!r}")
+    return Normal() if law is None else law
+
+
 def _checked_range(signal_range: tuple[float, float] | None) -> tuple[float, float] | None:
     if signal_range is None:
         return None
+    if not isinstance(signal_range, tuple | list) or len(signal_range) != 2:
+        raise ValueError(f"signal_range must be two numbers (low, high), got {signal_range!r}")
     low, high = (_validate.number("signal_range", bound) for bound in signal_range)
     if not low < high:
         raise ValueError(f"signal_range must be (low, high) with low below high, got {signal_range}")

@@ -72,7 +72,7 @@ class Evaluation:
         place = self._points
         points = tensors["points"].to(place)
         chosen = tensors["chosen"].to(place.device)
-        whole = len(chosen) == len(points)
+        whole = torch.equal(chosen, torch.arange(len(points), device=place.device))
         part = Evaluation(self._generator, points, None if whole else chosen)
         part.x = tensors["value"].to(place)
         return part

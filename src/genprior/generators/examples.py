@@ -15,29 +15,35 @@ def random_mlp(
 ) -> Generator:
     """A two-layer ELU network with sigmoid output and random weights."""
     size = math.prod(signal_shape)
-    layers = [nn.Linear(latent, hidden), nn.ELU(), nn.Linear(hidden, size), nn.Sigmoid(), nn.Unflatten(1, signal_shape)]
-    module = _randomised(nn.Sequential(*layers), seed, gain=1.5)
+    with torch.random.fork_rng(devices=[]):  # layers draw their first weights from torch's global generator
+        first, second = nn.Linear(latent, hidden), nn.Linear(hidden, size)
+    layers = nn.Sequential(first, nn.ELU(), second, nn.Sigmoid(), nn.Unflatten(1, signal_shape))
+    module = _randomised(layers, seed, gain=1.5)
     return Generator(module, (latent,), signal_shape, signal_range=(0.0, 1.0))
 
 
 def random_dcgan(latent: int = 128, width: int = 64, *, seed: int = 0) -> Generator:
     """One fully connected layer and three transposed convolutions to 28 x 28, ELU, sigmoid, random weights."""
-    module = nn.Sequential(
-        nn.Linear(latent, 4 * width * 16),
-        nn.Unflatten(1, (4 * width, 4, 4)),
-        nn.ELU(),
-        nn.ConvTranspose2d(4 * width, 2 * width, 5, stride=2, padding=2),
-        nn.ELU(),
-        nn.ConvTranspose2d(2 * width, width, 5, stride=2, padding=2, output_padding=1),
-        nn.ELU(),
-        nn.ConvTranspose2d(width, 1, 5, stride=2, padding=2, output_padding=1),
-        nn.Sigmoid(),
-    )
+    with torch.random.fork_rng(devices=[]):
+        module = nn.Sequential(
+            nn.Linear(latent, 4 * width * 16),
+            nn.Unflatten(1, (4 * width, 4, 4)),
+            nn.ELU(),
+            nn.ConvTranspose2d(4 * width, 2 * width, 5, stride=2, padding=2),
+            nn.ELU(),
+            nn.ConvTranspose2d(2 * width, width, 5, stride=2, padding=2, output_padding=1),
+            nn.ELU(),
+            nn.ConvTranspose2d(width, 1, 5, stride=2, padding=2, output_padding=1),
+            nn.Sigmoid(),
+        )
     return Generator(_randomised(module, seed, gain=2.0), (latent,), (1, 28, 28), signal_range=(0.0, 1.0))
 
 
 class SoftDiscs(nn.Module):
     """Pictures of soft discs: each has two latents for its place, one for its size, one for its brightness."""
+
+    rows: Tensor
+    columns: Tensor
 
     def __init__(self, discs: int = 3, side: int = 32, sharpness: float = 5.0) -> None:
         super().__init__()

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import matplotlib
 from rich.table import Table
+from torch import Tensor
 
 from genprior._files import write_atomically
 from genprior.experiments.demo import Demo, DemoRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import SubFigure
 
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 
@@ -64,9 +65,9 @@ def draw_demo(demo: Demo, path: Path) -> None:
     shown += [(run.name, run.result.signal) for run in demo.runs]
     columns = len(demo.truth)
     figure = Figure(figsize=(1.25 * columns + 6.5, 1.25 * len(shown)), layout="constrained")
-    left, right = figure.subfigures(1, 2, width_ratios=[1.25 * columns + 1, 5.5])
-    _draw_pictures(left, shown, columns)
-    _draw_curves(right.subplots(), demo)
+    halves = figure.subfigures(1, 2, width_ratios=[1.25 * columns + 1, 5.5], squeeze=False)
+    _draw_pictures(halves[0, 0], shown, columns)
+    _draw_curves(halves[0, 1].subplots(), demo)
     write_atomically(path, lambda temporary: figure.savefig(temporary, dpi=110, format="png"))
 
 
@@ -75,12 +76,12 @@ def _ends(run: DemoRun) -> str:
     return ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))
 
 
-def _draw_pictures(figure: Figure, shown: list, columns: int) -> None:  # type: ignore[type-arg]
+def _draw_pictures(figure: SubFigure, shown: list[tuple[str, Tensor]], columns: int) -> None:
     grid = figure.subplots(len(shown), columns, squeeze=False)
     for (name, pictures), axes in zip(shown, grid, strict=True):
         for picture, place in zip(pictures.cpu(), axes, strict=True):
             limits = {"vmin": 0.0, "vmax": 1.0} if name != "A^T y" else {}
-            place.imshow(picture[0], cmap="gray", **limits)
+            place.imshow(picture[0].numpy(), cmap="gray", **limits)
             place.set_xticks([])
             place.set_yticks([])
         axes[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9)
@@ -94,13 +95,13 @@ def _draw_curves(axes: Axes, demo: Demo) -> None:
         length = len(passes)
         best = [_padded(item["objective"].cummin(dim=0).values, length) for item in column]
         middle = [sorted(values)[len(values) // 2] for values in zip(*best, strict=True)]
-        axes.semilogy(passes, middle, linestyle=style, label=run.name)
+        axes.semilogy(passes.numpy(), middle, linestyle=style, label=run.name)
     axes.set_xlabel("forward + backward passes through G")
     axes.set_ylabel("best objective so far, median over pictures")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=9)
 
 
-def _padded(values, length: int) -> list[float]:  # type: ignore[no-untyped-def]  # noqa: ANN001
+def _padded(values: Tensor, length: int) -> list[float]:
     numbers: list[float] = values.tolist()
     return numbers + numbers[-1:] * (length - len(numbers))

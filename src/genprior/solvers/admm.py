@@ -21,6 +21,8 @@ from genprior.solvers.z_steps import Gradient, Move, ZStep
 class ADMMState(State):
     """The dual variable, its step, and what the four rules remember."""
 
+    r: Tensor
+    """``w - G(z)``."""
     lam: Tensor
     sigma: Tensor
     k: Tensor
@@ -50,10 +52,14 @@ class ADMM(Solver):
 
     Parameters
     ----------
-    z_step: :mod:`genprior.z_steps` ``Gradient``, ``Momentum`` or ``Adam``.
-    w_step: :mod:`genprior.w_steps` ``Linearized`` or ``Exact``.
-    dual: :mod:`genprior.duals` ``Paper`` or ``Constant``.
-    penalty: :mod:`genprior.penalties` ``Constant`` or ``Doubling``.
+    z_step
+        :mod:`genprior.z_steps` ``Gradient``, ``Momentum`` or ``Adam``.
+    w_step
+        :mod:`genprior.w_steps` ``Linearized`` or ``Exact``.
+    dual
+        :mod:`genprior.duals` ``Paper`` or ``Constant``.
+    penalty
+        :mod:`genprior.penalties` ``Constant`` or ``Doubling``.
 
     References
     ----------
@@ -85,6 +91,7 @@ class ADMM(Solver):
             stationarity=torch.full_like(zero, torch.inf),
             rho=self.penalty(zero + 1),
             scale=torch.ones_like(zero),
+            r=torch.zeros_like(at.x),
             lam=torch.zeros_like(at.x),
             sigma=zero,
             k=zero,
@@ -98,26 +105,26 @@ class ADMM(Solver):
         """One iteration: one backward pass, one forward pass."""
         s, k = state, state.k + 1
         rho = self.penalty(k)
-        force = s.lam + _batch.spread(rho, s.w) * (s.w - s.x)
-        gradient = -s.at.pull(force)
+        force = torch.addcmul(s.lam, s.r, _batch.spread(rho, s.r))
+        gradient = s.at.pull(force).neg_()
         kappa = kappa_from_pull(s.kappa, gradient, force)
 
         z, z_memory = self.z_step(self._move(problem, s, gradient, rho, kappa), s.z_memory)
         at = problem.generator.evaluate(z)
         point = problem.evaluate(at.x, at.z)
         if self.z_step.adaptive:
-            kappa = kappa_from_move(kappa, s.at, at)
+            kappa = kappa_from_move(kappa, s.at, at, problem.generator.law.spread)
 
         split = Split(s.w, s.lam, at.x, point.residual, rho, s.sigma, s.scale)
         w, w_residual, w_memory = self.w_step(problem, split, s.w_memory)
         r = w - at.x
         distance = _batch.norm(r)
-        sigma = s.scale * self.dual(distance, k, rho, torch.full_like(rho, self.penalty.rho))
-        lam = torch.addcmul(s.lam, _batch.spread(sigma, r), r)  # type: ignore[arg-type]
+        sigma = s.scale * self.dual(distance, k, rho, self.penalty.rho)
+        lam = torch.addcmul(s.lam, _batch.spread(sigma, r), r)
 
         size = _batch.norm(w)
         unit = s.nu * size + _batch.norm(lam)
-        z_residual = latent_residual(problem, s.z, gradient, lipschitz(rho, kappa))
+        z_residual = latent_residual(problem, s.z, gradient, rho, kappa)
         w_residual = rho * distance if w_residual is None else w_residual
         return ADMMState(
             at=at,
@@ -128,6 +135,7 @@ class ADMM(Solver):
             stationarity=_batch.ratio(torch.maximum(_batch.ratio(z_residual, kappa), w_residual), unit),
             rho=rho,
             scale=s.scale,
+            r=r,
             lam=lam,
             sigma=sigma,
             k=k,
@@ -161,11 +169,16 @@ class LinearizedADMM(ADMM):
 
     Parameters
     ----------
-    rho: penalty weight.
-    alpha: step in w; omitted: ``1/(nu_L + rho)``.
-    beta: step in z; omitted: from a running estimate of ``rho |DG|^2``.
-    sigma: first dual step; omitted: ``0.03 rho``.
-    z_step, dual, penalty: another choice in place of the paper's.
+    rho
+        penalty weight.
+    alpha
+        step in w; omitted: ``1/(nu_L + rho)``.
+    beta
+        step in z; omitted: from a running estimate of ``rho |DG|^2``.
+    sigma
+        first dual step; omitted: ``0.01 rho``.
+    z_step, dual, penalty
+        another choice in place of the paper's.
     """
 
     def __init__(
@@ -189,11 +202,16 @@ class ExactADMM(ADMM):
 
     Parameters
     ----------
-    rho: penalty weight before the first doubling: the k-th scale has ``2^k rho``.
-    beta: step in z before the first doubling; omitted: from a running estimate of ``rho |DG|^2``.
-    sigma: first dual step; omitted: ``0.03 rho``.
-    n, scales: the k-th scale has ``2^k n`` iterations, k = 1 .. scales; the last one lasts.
-    z_step, dual, penalty: another choice in place of the paper's.
+    rho
+        penalty weight before the first doubling: the k-th scale has ``2^k rho``.
+    beta
+        step in z before the first doubling; omitted: from a running estimate of ``rho |DG|^2``.
+    sigma
+        first dual step; omitted: ``0.01 rho``.
+    n, scales
+        the k-th scale has ``2^k n`` iterations, k = 1 .. scales; the last one lasts.
+    z_step, dual, penalty
+        another choice in place of the paper's.
     """
 
     def __init__(

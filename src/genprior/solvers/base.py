@@ -51,11 +51,11 @@ class Solver(ABC):
     """A method, as frozen data. ``step`` is a pure function of (problem, state): the same state gives the same bits."""
 
     @abstractmethod
-    def start(self, problem: Problem, z: Tensor) -> Any:  # noqa: ANN401
+    def start(self, problem: Problem, z: Tensor) -> Any:
         """The state at ``z`` before the first step (one forward pass)."""
 
     @abstractmethod
-    def step(self, problem: Problem, state: Any) -> Any:  # noqa: ANN401
+    def step(self, problem: Problem, state: Any) -> Any:
         """One iteration."""
 
     def plan(self, problem: Problem) -> str:

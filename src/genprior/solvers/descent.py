@@ -74,7 +74,7 @@ class Descent(Solver):
         at = problem.generator.evaluate(z)
         point = problem.evaluate(at.x, at.z)
         if self.z_step.adaptive:
-            kappa = kappa_from_move(kappa, s.at, at)
+            kappa = kappa_from_move(kappa, s.at, at, problem.generator.law.spread)
         return DescentState(
             at=at,
             w=at.x,
@@ -97,8 +97,10 @@ class GradientDescent(Descent):
 
     Parameters
     ----------
-    step_size: beta; omitted: from a running estimate of ``nu_L |DG|^2``.
-    momentum: heavy-ball momentum in [0, 1).
+    step_size
+        beta; omitted: from a running estimate of ``nu_L |DG|^2``.
+    momentum
+        heavy-ball momentum in [0, 1).
     """
 
     step_size: float | None = None
@@ -119,8 +121,10 @@ class Adam(Descent):
 
     Parameters
     ----------
-    step_size: length of a move per coordinate; omitted: 5% of the latent law's spread.
-    beta1, beta2, epsilon: as in the reference.
+    step_size
+        length of a move per coordinate; omitted: 5% of the latent law's spread.
+    beta1, beta2, epsilon
+        as in the reference.
     """
 
     step_size: float | None = None

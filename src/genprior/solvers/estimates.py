@@ -19,9 +19,12 @@ def kappa_from_pull(kappa: Tensor, gradient: Tensor, force: Tensor) -> Tensor:
     return torch.maximum(_FORGET * kappa, _batch.ratio(_batch.norm(gradient), _batch.norm(force)))
 
 
-def kappa_from_move(kappa: Tensor, before: Evaluation, after: Evaluation) -> Tensor:
-    """So does the secant ``|G(z+) - G(z)| / |z+ - z|``."""
-    return torch.maximum(kappa, _batch.ratio(_batch.norm(after.x - before.x), _batch.norm(after.z - before.z)))
+def kappa_from_move(kappa: Tensor, before: Evaluation, after: Evaluation, spread: float) -> Tensor:
+    """So does the secant ``|G(z+) - G(z)| / |z+ - z|``; moves too short for rounding count as longer ones."""
+    shortest = spread * torch.finfo(kappa.dtype).eps ** 0.5
+    return torch.maximum(
+        kappa, _batch.norm(after.x - before.x) / _batch.norm(after.z - before.z).clamp_min(shortest)
+    )
 
 
 def lipschitz(curvature: Tensor, kappa: Tensor) -> Tensor:
@@ -29,11 +32,11 @@ def lipschitz(curvature: Tensor, kappa: Tensor) -> Tensor:
     return (curvature * kappa * kappa).clamp_min(_TINY)
 
 
-def latent_residual(problem: Problem, z: Tensor, gradient: Tensor, curvature: Tensor) -> Tensor:
-    """``|z - prox_{tH}(z - t g)| / t`` with ``t = 1/curvature``; ``|g|`` where H = 0."""
+def latent_residual(problem: Problem, z: Tensor, gradient: Tensor, curvature: Tensor, kappa: Tensor) -> Tensor:
+    """``|z - prox_{tH}(z - t g)| / t`` with ``t = 1/(curvature kappa^2)``; ``|g|`` where H = 0."""
     if isinstance(problem.on_latent, Zero):
         return _batch.norm(gradient)
-    t = 1 / curvature
+    t = 1 / lipschitz(curvature, kappa)
     return _batch.norm(z - problem.on_latent.prox(z - _batch.spread(t, z) * gradient, t)) / t
 
 
@@ -41,7 +44,7 @@ def relative_slope(
     problem: Problem, at: Evaluation, gradient: Tensor, force: Tensor, nu: Tensor, kappa: Tensor
 ) -> Tensor:
     """Residual of ``0 in DG^T force + dH(z)`` relative to ``kappa (nu |x| + |force|)``: unchanged by rescaling."""
-    residual = latent_residual(problem, at.z, gradient, lipschitz(nu, kappa))
+    residual = latent_residual(problem, at.z, gradient, nu, kappa)
     return _batch.ratio(residual, kappa * (nu * _batch.norm(at.x) + _batch.norm(force)))
 
 

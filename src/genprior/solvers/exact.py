@@ -79,27 +79,28 @@ def choose(problem: Problem, tolerance: float, max_iterations: int) -> Method:
 
 
 class OrthogonalRows(Method):
-    """Least squares with ``A A^T = diag(g)`` and R = 0. With ``e = A x - y`` known from the objective at x,
+    """Least squares with ``A A^T = diag(g)`` and R = 0.
 
-        A d = -(g e + A lam) / (g + rho),      d = -(A^T (e + A d) + lam) / rho,      w = x + d.
+    With ``e = A x - y`` known from the objective at x::
 
-    ``A lam`` is carried along: the dual step adds ``sigma A d`` to it, so no further application of A is needed.
+        q = (A lam + g e) / (g + rho),      w = x - (A^T (e - q) + lam) / rho,      so that A (w - x) = -q.
+
+    ``A lam`` is carried along: the dual step subtracts ``sigma q`` from it, so no further application of A is needed.
     """
 
     def start(self, problem: Problem, x: Tensor, residual: Tensor) -> Memory:
         """Both images are zero, as lam is."""
-        return {"image_of_lam": torch.zeros_like(residual), "image_of_move": torch.zeros_like(residual)}
+        return {"image_of_lam": torch.zeros_like(residual), "q": torch.zeros_like(residual)}
 
     def __call__(self, problem: Problem, at: Split, memory: Memory) -> tuple[Tensor, Memory]:
         """One application of A^T."""
         form = problem.loss.form  # type: ignore[attr-defined]
-        e, rho = at.residual, _batch.spread(at.rho, at.residual)
-        sigma = _batch.spread(at.sigma, e)
-        image_of_lam = memory["image_of_lam"] + sigma * memory["image_of_move"]
-        image_of_move = -(form.gram * e + image_of_lam) / (form.gram + rho)
-        pulled = form.adjoint(e + image_of_move) + at.lam
-        w = at.x - pulled / _batch.spread(at.rho, pulled)
-        return w, {"image_of_lam": image_of_lam, "image_of_move": image_of_move}
+        e = at.residual
+        image_of_lam = torch.addcmul(memory["image_of_lam"], memory["q"], _batch.spread(at.sigma, e), value=-1)
+        q = (image_of_lam + form.gram * e) / (form.gram + _batch.spread(at.rho, e))
+        pulled = form.adjoint(e - q) + at.lam
+        w = torch.addcdiv(at.x, pulled, _batch.spread(at.rho, pulled), value=-1)
+        return w, {"image_of_lam": image_of_lam, "q": q}
 
     def name(self, problem: Problem) -> str:
         """For people."""
@@ -125,7 +126,7 @@ class Resolvent(Method):
 
 
 class Prox(Method):
-    """``L = gamma |w - y|^2`` (gamma may be 0): ``w = prox_{R/(2 gamma + rho)}((2 gamma y + rho x - lam)/(2 gamma + rho))``."""
+    """``L = gamma |w - y|^2``, gamma >= 0: ``w = prox_{R/c}((2 gamma y + rho x - lam)/c)`` with ``c = 2 gamma + rho``."""
 
     def __call__(self, problem: Problem, at: Split, memory: Memory) -> tuple[Tensor, Memory]:
         """One prox of R."""
@@ -191,4 +192,6 @@ class Inner(Method):
 
     def name(self, problem: Problem) -> str:
         """For people."""
-        return f"inner proximal gradient (relative residual {self.tolerance:g}, at most {self.max_iterations} iterations)"
+        return (
+            f"inner proximal gradient (relative residual {self.tolerance:g}, at most {self.max_iterations} iterations)"
+        )

@@ -10,6 +10,9 @@ from torch import Tensor
 from genprior import _batch
 from genprior.problem import Problem
 
+_LEAST = 1e-3
+"""Where L is flat at the start the estimate of nu is 0: backtracking then begins at this multiple of rho."""
+
 
 class InnerSolution(NamedTuple):
     """The minimiser found, per item."""
@@ -46,13 +49,13 @@ def inner_proximal_gradient(
     active = torch.ones_like(rho, dtype=torch.bool)
     for _ in range(max_iterations):
         value, aux = problem.loss.evaluate(v)
-        gradient = problem.loss.gradient(v, aux) + lam + _batch.spread(rho, v) * (v - centre)
+        slope = problem.loss.gradient(v, aux)
+        gradient = slope + lam + _batch.spread(rho, v) * (v - centre)
         length = nu + rho
         candidate = problem.on_signal.prox(v - gradient / _batch.spread(length, v), 1 / length)
         move = candidate - v
-        grown = nu
-        rises = _rises(problem, candidate, value, gradient - lam - _batch.spread(rho, v) * (v - centre), move, nu)
-        grown = torch.where(active & rises, 2 * nu, nu)
+        rises = _rises(problem, candidate, value, slope, move, nu)
+        grown = torch.where(active & rises, torch.maximum(2 * nu, _LEAST * rho), nu)
         accepted = active & ~rises
         reached = length * _batch.norm(move)
         scale = length * _batch.norm(candidate) + _batch.norm(lam)
@@ -71,7 +74,11 @@ def inner_proximal_gradient(
 
 
 def _rises(problem: Problem, candidate: Tensor, value: Tensor, slope: Tensor, move: Tensor, nu: Tensor) -> Tensor:
-    """Where ``L(candidate) > L(v) + <grad L(v), move> + nu/2 |move|^2``, up to rounding: nu is too small there."""
+    """Where ``L(candidate) > L(v) + <grad L(v), move> + nu/2 |move|^2``, up to rounding: nu is too small there.
+
+    Rounding w by eps changes L by about ``eps |grad L| |w| <= eps sqrt(2 nu L) |w|``, for least squares and alike: without
+    that part of the slack, short moves would fail by chance and nu double without end.
+    """
     bound = value + _batch.dot(slope, move) + 0.5 * nu * _batch.square(move)
-    slack = 10 * torch.finfo(value.dtype).eps * (value.abs() + _batch.dot(slope.abs(), move.abs()))
-    return problem.loss(candidate) > bound + slack
+    size = value.abs() + _batch.dot(slope.abs(), move.abs()) + (2 * nu * value.abs()).sqrt() * _batch.norm(candidate)
+    return problem.loss(candidate) > bound + 10 * torch.finfo(value.dtype).eps * size

@@ -10,68 +10,18 @@ from torch import Tensor
 from genprior import _batch, _validate
 from genprior.problem import Problem
 from genprior.solvers.base import Solver, State
+from genprior.solvers.curvature_pairs import CurvaturePairs
 from genprior.solvers.estimates import curvature_of, kappa_from_pull, lipschitz, relative_slope
 from genprior.terms import Zero
 
 
 @dataclass(frozen=True)
-class CurvaturePairs:
-    """Steps ``s``, gradient changes ``y`` and ``1/<s, y>`` (0 in an empty place), newest first, per item."""
-
-    s: Tensor
-    y: Tensor
-    inverse: Tensor
-
-    @classmethod
-    def none(cls, like: Tensor, memory: int) -> CurvaturePairs:
-        """No pair yet."""
-        zeros = like.new_zeros(like.shape[0], memory, like.shape[1])
-        return cls(zeros, zeros, zeros[:, :, 0])
-
-    @property
-    def empty(self) -> Tensor:
-        """Where there is no pair, per item."""
-        return self.inverse[:, 0] == 0
-
-    @property
-    def scale(self) -> Tensor:
-        """``<s, y>/<y, y>`` of the newest pair, the first guess of the inverse Hessian; 1 where there is none."""
-        y = self.y[:, 0]
-        return torch.where(self.empty, 1.0, 1 / (self.inverse[:, 0] * _batch.square(y)))
-
-    def extended(self, where: Tensor, s: Tensor, y: Tensor) -> CurvaturePairs:
-        """Add the pair for the items in ``where``, if its curvature is positive."""
-        curvature = _batch.dot(s, y)
-        where = where & (curvature > 1e-10 * _batch.norm(s) * _batch.norm(y))
-        pick = where[:, None, None]
-        return CurvaturePairs(
-            torch.where(pick, torch.cat([s[:, None], self.s[:, :-1]], dim=1), self.s),
-            torch.where(pick, torch.cat([y[:, None], self.y[:, :-1]], dim=1), self.y),
-            torch.where(pick[:, :, 0], torch.cat([1 / curvature[:, None], self.inverse[:, :-1]], dim=1), self.inverse),
-        )
-
-    def cleared(self, where: Tensor) -> CurvaturePairs:
-        """Forget everything for the items in ``where``."""
-        return CurvaturePairs(self.s, self.y, torch.where(where[:, None], 0.0, self.inverse))
-
-    def direction(self, gradient: Tensor) -> Tensor:
-        """The two-loop recursion: minus the inverse Hessian times the gradient; minus the gradient if that ascends."""
-        q, shares = gradient, []
-        for i in range(self.s.shape[1]):
-            share = self.inverse[:, i] * _batch.dot(self.s[:, i], q)
-            q = q - share[:, None] * self.y[:, i]
-            shares.append(share)
-        q = self.scale[:, None] * q
-        for i in reversed(range(self.s.shape[1])):
-            back = self.inverse[:, i] * _batch.dot(self.y[:, i], q)
-            q = q + (shares[i] - back)[:, None] * self.s[:, i]
-        return _choose(_batch.dot(q, gradient) > 0, -q, -gradient)
-
-
-@dataclass(frozen=True)
 class LBFGSState(State):
-    """The point of the last accepted step, the line search from it, and the curvature pairs. ``at`` is the trial point."""
+    """The point of the last accepted step ("base"), the line search from it, the memory. ``at`` is the trial point."""
 
+    v: Tensor
+    """The trial point before the prox of H; ``z`` itself where H = 0."""
+    base_v: Tensor
     base_z: Tensor
     base_gradient: Tensor
     base_value: Tensor
@@ -79,8 +29,10 @@ class LBFGSState(State):
     length: Tensor
     low: Tensor
     high: Tensor
+    gamma: Tensor
+    """Step of the prox of H."""
     trials: Tensor
-    """Trials made in this line search; 0 before the first evaluation of all."""
+    """Trials made in this line search; 0 before the very first evaluation."""
     pairs: CurvaturePairs
     residual: Tensor
     nu: Tensor
@@ -88,27 +40,46 @@ class LBFGSState(State):
 
 
 @dataclass(frozen=True)
+class _Search:
+    """What the judgement of a trial decides, per item."""
+
+    accepted: Tensor
+    ended: Tensor
+    """Accepted, or given up: a new direction is due."""
+    low: Tensor
+    high: Tensor
+    gamma: Tensor
+
+
+@dataclass(frozen=True)
 class LBFGS(Solver):
-    """Limited-memory BFGS with a weak Wolfe line search, per item: directions, lengths and memories never mix.
+    """Limited-memory BFGS, per item: directions, line searches and memories never mix.
 
-    One iteration is one trial of the line search: a backward pass at the trial point, the decision, a forward pass at the
-    next trial point. A trial ``z + t d`` is accepted when
+    One iteration is one trial of the line search: a backward pass at the trial point, the decision, a forward pass at
+    the next trial point.
 
-        f(trial) <= f(z) + c1 q,   q = <g, trial - z> + H(trial) - H(z) < 0,     and   <g(trial), d> >= c2 <g, d>,
+    *H = 0.* The trial ``z + t d`` is accepted under the weak Wolfe conditions
+    ``f(trial) <= f(z) + c1 t <g, d>`` and ``<g(trial), d> >= c2 <g, d>``; else t is bisected, or doubled while it has no
+    upper end (Lewis and Overton 2013). After ``max_trials`` the memory is cleared.
 
-    else the interval for t is halved, or doubled while it has no upper end. With a non-smooth H every trial is passed
-    through its prox and the second condition is dropped; when ``max_trials`` fail, the memory is cleared, and the step is
-    a proximal gradient step, for which the first condition holds as soon as t is small.
+    *Otherwise* the method works on the variable v before the prox, ``z = prox_{gamma H}(v)``, so that every trial is
+    feasible, and on the residual ``r(v) = v - z + gamma g(z)`` of the proximal gradient iteration in place of the
+    gradient. The trial ``v - r + t (d + r)`` runs from the quasi-Newton point (t = 1) to the proximal gradient step
+    (t = 0) and is accepted when ``F(trial) <= F(z) - c1/(2 gamma) |trial - z|^2``. When t = 0 fails as well, gamma is
+    halved and the memory cleared.
 
     Parameters
     ----------
-    memory: number of curvature pairs.
-    c1, c2: line search constants, ``0 < c1 < c2 < 1``.
-    max_trials: trials before the memory is cleared.
+    memory
+        number of curvature pairs.
+    c1, c2
+        line search constants, ``0 < c1 < c2 < 1``.
+    max_trials
+        trials along one direction.
 
     References
     ----------
-    Nocedal and Wright, Numerical Optimization, section 7.2. Lewis and Overton 2013 for the line search.
+    Nocedal and Wright, Numerical Optimization, section 7.2.
     """
 
     memory: int = 10
@@ -127,7 +98,7 @@ class LBFGS(Solver):
         at = problem.generator.evaluate(z)
         point = problem.evaluate(at.x, at.z)
         zero = torch.zeros_like(point.objective)
-        origin = torch.zeros_like(_batch.flat(z))
+        flat = _batch.flat(at.z)
         return LBFGSState(
             at=at,
             w=at.x,
@@ -137,15 +108,18 @@ class LBFGS(Solver):
             stationarity=torch.full_like(zero, torch.inf),
             rho=zero,
             scale=torch.ones_like(zero),
-            base_z=_batch.flat(z),
-            base_gradient=origin,
+            v=flat,
+            base_v=flat,
+            base_z=flat,
+            base_gradient=torch.zeros_like(flat),
             base_value=point.score,
-            direction=origin,
+            direction=torch.zeros_like(flat),
             length=zero,
             low=zero,
             high=torch.full_like(zero, torch.inf),
+            gamma=zero,
             trials=zero,
-            pairs=CurvaturePairs.none(origin, self.memory),
+            pairs=CurvaturePairs.none(flat, self.memory),
             residual=point.residual,
             nu=curvature_of(problem, at.x),
             kappa=zero,
@@ -153,31 +127,41 @@ class LBFGS(Solver):
 
     def step(self, problem: Problem, state: LBFGSState) -> LBFGSState:
         """Judge the trial point; then the next trial, along a new direction where this search ended."""
-        s = state
+        s, smooth = state, isinstance(problem.on_latent, Zero)
         force = problem.signal_gradient(s.x, s.residual)
         pulled = s.at.pull(force)
         kappa = kappa_from_pull(s.kappa, pulled, force)
-        trial, gradient = _batch.flat(s.z), _batch.flat(pulled)
+        z, gradient = _batch.flat(s.z), _batch.flat(pulled)
 
-        enough, steep = self._wolfe(problem, s, gradient)
-        accepted = (enough & steep) | (s.trials == 0)
-        failed = ~accepted & (s.trials >= self.max_trials)
-        pairs = s.pairs.extended(accepted & (s.trials > 0), trial - s.base_z, gradient - s.base_gradient).cleared(failed)
-        base_z = _choose(accepted, trial, s.base_z)
-        base_gradient = _choose(accepted, gradient, s.base_gradient)
-
-        new = accepted | failed
-        low = torch.where(new, 0.0, torch.where(enough, s.length, s.low))
-        high = torch.where(new, torch.inf, torch.where(enough, s.high, s.length))
-        direction = _choose(new, pairs.direction(base_gradient), s.direction)
         shortest = s.scale / lipschitz(s.nu, kappa)
-        first = torch.where(pairs.empty, shortest, s.scale)
-        length = torch.where(new, first, torch.where(high.isinf(), 2 * low, (low + high) / 2))
-        ahead = (base_z + length[:, None] * direction).reshape(s.z.shape)
-        prox_length = length * torch.where(pairs.empty, 1.0, pairs.scale)
-        z = ahead if isinstance(problem.on_latent, Zero) else problem.on_latent.prox(ahead, prox_length)
+        search = self._judge_smooth(s, gradient) if smooth else self._judge_prox(s, shortest)
+        take = search.accepted[:, None]
+        base_z, base_gradient = torch.where(take, z, s.base_z), torch.where(take, gradient, s.base_gradient)
+        # Where H = 0, v is z and the residual is the gradient; gamma, which would cancel, is left out.
+        fresh_v = z if smooth else torch.where((s.trials == 0)[:, None], z - search.gamma[:, None] * gradient, s.v)
+        base_v = torch.where(take, fresh_v, s.base_v)
+        old, new = s.base_gradient, base_gradient
+        if not smooth:
+            base_v = torch.where((search.gamma < s.gamma)[:, None], base_z - search.gamma[:, None] * base_gradient, base_v)
+            old = s.base_v - s.base_z + s.gamma[:, None] * s.base_gradient
+            new = base_v - base_z + search.gamma[:, None] * base_gradient
+        learns = search.accepted & (s.trials > 0)
+        pairs = s.pairs.extended(learns, base_v - s.base_v, new - old).cleared(search.ended & ~search.accepted)
+        direction = torch.where(search.ended[:, None], pairs.direction(new), s.direction)
+        trials = torch.where(search.ended, 1.0, s.trials + 1)
 
-        at = problem.generator.evaluate(z)
+        if smooth:
+            first = torch.where(pairs.empty, shortest, s.scale)
+            halfway = torch.where(search.high.isinf(), 2 * search.low, (search.low + search.high) / 2)
+            length = torch.where(search.ended, first, halfway)
+            v = base_v + length[:, None] * direction
+            z_next = v.reshape(s.z.shape)
+        else:
+            length = torch.where(search.ended, s.scale, torch.where(trials >= self.max_trials, 0.0, s.length / 2))
+            v = base_v - new + length[:, None] * (direction + new)
+            z_next = problem.on_latent.prox(v.reshape(s.z.shape), search.gamma)
+
+        at = problem.generator.evaluate(z_next)
         point = problem.evaluate(at.x, at.z)
         return LBFGSState(
             at=at,
@@ -188,32 +172,43 @@ class LBFGS(Solver):
             stationarity=relative_slope(problem, s.at, pulled, force, s.nu, kappa),
             rho=s.rho,
             scale=s.scale,
+            v=v,
+            base_v=base_v,
             base_z=base_z,
             base_gradient=base_gradient,
-            base_value=torch.where(accepted, s.score, s.base_value),
+            base_value=torch.where(search.accepted, s.score, s.base_value),
             direction=direction,
             length=length,
-            low=low,
-            high=high,
-            trials=torch.where(new, 1.0, s.trials + 1),
+            low=search.low,
+            high=search.high,
+            gamma=search.gamma,
+            trials=trials,
             pairs=pairs,
             residual=point.residual,
             nu=s.nu,
             kappa=kappa,
         )
 
-    def _wolfe(self, problem: Problem, s: LBFGSState, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """The two conditions of the line search, per item. Differences below rounding count as no increase."""
-        move = _batch.flat(s.z) - s.base_z
-        promised = _batch.dot(s.base_gradient, move)
-        rounding = 4 * torch.finfo(s.score.dtype).eps * s.base_value.abs()
-        if isinstance(problem.on_latent, Zero):
-            enough = s.score <= s.base_value + self.c1 * promised + rounding
-            return enough, _batch.dot(gradient, s.direction) >= self.c2 * _batch.dot(s.base_gradient, s.direction)
-        promised = promised + problem.on_latent(s.z) - problem.on_latent(s.base_z.reshape(s.z.shape))
-        enough = (promised < 0) & (s.score <= s.base_value + self.c1 * promised + rounding)
-        return enough, torch.ones_like(enough)
+    def _judge_smooth(self, s: LBFGSState, gradient: Tensor) -> _Search:
+        """The weak Wolfe conditions. Differences below rounding count as no increase."""
+        slope = _batch.dot(s.base_gradient, s.direction)
+        enough = s.score <= s.base_value + self.c1 * s.length * slope + _rounding(s.base_value)
+        steep = _batch.dot(gradient, s.direction) >= self.c2 * slope
+        accepted = (enough & steep) | (s.trials == 0)
+        ended = accepted | (s.trials >= self.max_trials)
+        low = torch.where(ended, 0.0, torch.where(enough, s.length, s.low))
+        high = torch.where(ended, torch.inf, torch.where(enough, s.high, s.length))
+        return _Search(accepted, ended, low, high, s.gamma)
+
+    def _judge_prox(self, s: LBFGSState, shortest: Tensor) -> _Search:
+        """Sufficient decrease; where even the proximal gradient step has none, a shorter gamma."""
+        move = _batch.square(_batch.flat(s.z) - s.base_z)
+        enough = s.score <= s.base_value - 0.5 * self.c1 / s.gamma.clamp_min(1e-30) * move + _rounding(s.base_value)
+        accepted = enough | (s.trials == 0)
+        failed = ~accepted & (s.trials >= self.max_trials)
+        gamma = torch.where(s.trials == 0, shortest, torch.where(failed, s.gamma / 2, s.gamma))
+        return _Search(accepted, accepted | failed, s.low, s.high, gamma)
 
 
-def _choose(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    return torch.where(mask[:, None], yes, no)
+def _rounding(value: Tensor) -> Tensor:
+    return 4 * torch.finfo(value.dtype).eps * value.abs()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -53,6 +54,13 @@ class Doubling(Penalty):
 
     def __call__(self, k: Tensor) -> Tensor:
         """``2^scale rho`` for the scale that iteration ``k`` lies in."""
-        ends = [2.0 * self.n * (2**scale - 1) for scale in range(1, self.scales)]
-        passed = torch.bucketize(k, torch.tensor(ends, dtype=k.dtype, device=k.device))
-        return torch.exp2(passed + 1).to(k.dtype) * self.rho
+        ends, values = _scales(self, k.dtype, k.device)
+        return values[torch.bucketize(k, ends)]
+
+
+@lru_cache(maxsize=64)
+def _scales(doubling: Doubling, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The last iteration of every scale but the last one, and the penalty of every scale."""
+    ends = [2.0 * doubling.n * (2**k - 1) for k in range(1, doubling.scales)]
+    values = [doubling.rho * 2.0**k for k in range(1, doubling.scales + 1)]
+    return torch.tensor(ends, dtype=dtype, device=device), torch.tensor(values, dtype=dtype, device=device)

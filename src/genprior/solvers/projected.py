@@ -28,16 +28,19 @@ class ProjectedState(State):
 
 @dataclass(frozen=True)
 class ProjectedGradient(Solver):
-    """``v = prox_{eta R}(x - eta grad L(x))``, then ``z`` moves towards ``argmin 1/2 |G(z) - v|^2 + H(z)``, ``x = G(z)``.
+    """``v = prox_{eta R}(x - eta grad L(x))``, then ``z`` moves towards ``argmin 1/(2 eta) |G(z) - v|^2 + H(z)``.
 
     One iteration is one inner step of the projection, so that its cost compares with the other methods: one forward and
     one backward pass. Every ``inner`` of them a new target v is taken.
 
     Parameters
     ----------
-    step_size: eta; omitted: ``1/nu_L``.
-    inner: steps per projection.
-    z_step: how z moves in the projection; Adam by default.
+    step_size
+        eta; omitted: ``1/nu_L``.
+    inner
+        steps per projection.
+    z_step
+        how z moves in the projection; Adam by default.
     """
 
     step_size: float | None = None
@@ -76,14 +79,14 @@ class ProjectedGradient(Solver):
     def step(self, problem: Problem, state: ProjectedState) -> ProjectedState:
         """One inner step of the projection; where it was the last one, the next target."""
         s = state
-        force = s.x - s.target
+        force = (s.x - s.target) / _batch.spread(self._eta(s.nu), s.x)
         gradient = s.at.pull(force)
         kappa = kappa_from_pull(s.kappa, gradient, force)
         move = Move(
             z=s.z,
             gradient=gradient,
             term=problem.on_latent,
-            lipschitz=lipschitz(torch.ones_like(kappa), kappa),
+            lipschitz=lipschitz(1 / self._eta(s.nu), kappa),
             shrink=s.scale,
             spread=problem.generator.law.spread,
         )
@@ -91,7 +94,7 @@ class ProjectedGradient(Solver):
         at = problem.generator.evaluate(z)
         point = problem.evaluate(at.x, at.z)
         if self.z_step.adaptive:
-            kappa = kappa_from_move(kappa, s.at, at)
+            kappa = kappa_from_move(kappa, s.at, at, problem.generator.law.spread)
 
         count = (s.count + 1) % self.inner
         fresh = _batch.spread(count == 0, at.x)
@@ -123,9 +126,6 @@ class ProjectedGradient(Solver):
     def _stationarity(
         self, problem: Problem, s: ProjectedState, gradient: Tensor, force: Tensor, kappa: Tensor
     ) -> Tensor:
-        """Right after a new target, ``force / eta`` is the gradient in the signal; between targets the last verdict holds."""
-        eta = self._eta(s.nu)
-        slope = relative_slope(
-            problem, s.at, gradient / _batch.spread(eta, gradient), force / _batch.spread(eta, force), s.nu, kappa
-        )
+        """Right after a new target, ``force`` is the gradient in the signal; between targets the last verdict holds."""
+        slope = relative_slope(problem, s.at, gradient, force, s.nu, kappa)
         return torch.where(s.count == 0, slope, s.stationarity)

@@ -94,4 +94,3 @@ class Exact(WStep):
     def name(self, problem: Problem) -> str:
         """For people."""
         return choose(problem, self.tolerance, self.max_iterations).name(problem)
-

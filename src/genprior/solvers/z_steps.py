@@ -113,6 +113,9 @@ class Momentum(ZStep):
 class Adam(ZStep):
     """Adam (Kingma and Ba 2015): moments per coordinate, bias correction per item, then the prox of H in its metric.
 
+    Where H is not separable, its prox is known only for one step per item; the second moment is then averaged over the
+    item's coordinates. (With a step per coordinate and a Euclidean prox, the fixed points would not be stationary.)
+
     ``step_size`` is the length of a move per coordinate; without it, 5% of the latent law's spread.
     """
 
@@ -139,10 +142,12 @@ class Adam(ZStep):
         second = self.beta2 * memory["second"] + (1 - self.beta2) * g * g
         count = memory["count"] + 1
         length = (0.05 * move.spread if self.step_size is None else self.step_size) * move.shrink
-        length = length / (1 - self.beta1**count)
-        scale = (second / _batch.spread(1 - self.beta2**count, g)).sqrt_().add_(self.epsilon)
+        size = second if move.term.separable else _mean(second)
+        scale = (size / _batch.spread(1 - self.beta2**count, g)).sqrt_().add_(self.epsilon)
         metric = _batch.spread(length, g) / scale
-        z = _metric_prox(move.term, move.z - metric * first, metric)
+        corrected = first / _batch.spread(1 - self.beta1**count, g)
+        step = metric if move.term.separable else _batch.flat(metric)[:, 0]
+        z = _prox(move.term, move.z - metric * corrected, step)
         return z, {"first": first, "second": second, "count": count}
 
 
@@ -161,8 +166,6 @@ def _prox(term: Term, v: Tensor, step: Tensor) -> Tensor:
     return v if isinstance(term, Zero) else term.prox(v, step)
 
 
-def _metric_prox(term: Term, v: Tensor, metric: Tensor) -> Tensor:
-    """Prox with one step per coordinate; exact for separable terms and indicators, else with the item's mean step."""
-    if isinstance(term, Zero):
-        return v
-    return term.prox(v, metric if term.separable else _batch.flat(metric).mean(dim=1))
+def _mean(x: Tensor) -> Tensor:
+    """The mean over each item's coordinates, in a shape that broadcasts."""
+    return x.mean(dim=tuple(range(1, x.ndim)), keepdim=True)

@@ -240,7 +240,7 @@ class Around(Term):
     shared: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.centre, Tensor):
+        if isinstance(self.centre, int | float):
             object.__setattr__(self, "centre", _validate.number("y of around(y)", self.centre))
             return
         _validate.tensor("y of around(y)", self.centre)

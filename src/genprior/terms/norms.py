@@ -93,7 +93,7 @@ class LInf(Term):
     def prox(self, v: Tensor, t: PerItem) -> Tensor:
         """``clip(v, -theta, theta)`` with ``sum_i max(|v_i| - theta, 0) = t``, or 0 when ``|v|_1 <= t``."""
         level = spread(shrink_level(flat(v), step_per_item(t, v)).clamp(min=0), v)
-        return torch.minimum(torch.maximum(v, -level), level)  # type: ignore[arg-type]
+        return torch.minimum(torch.maximum(v, -level), level)
 
     def subgradient(self, x: Tensor) -> Tensor:
         """Mean of the signed unit vectors of the largest entries: the smallest subgradient; 0 at 0."""

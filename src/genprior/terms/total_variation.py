@@ -32,8 +32,8 @@ class TotalVariation(Term):
 
         |x - x*| <= sqrt(tolerance) |v - mean(v)|,
 
-    or when the gap has sunk to its own rounding error, about ``2 eps (1/2 |v - mean(v)|^2 + t |x|_1)``: in float32 that
-    is near 1e-6, so a smaller tolerance gains nothing there. After ``max_iterations`` the last iterate is given.
+    or when the gap has sunk to its rounding error, about ``2 eps (1/2 |v - mean(v)|^2 + t |v - mean(v)|_1)``: near
+    1e-6 in float32, so a smaller tolerance gains nothing there. After ``max_iterations`` the last iterate is given.
     The prox is not differentiated by autograd.
 
     Parameters
@@ -104,7 +104,7 @@ def _iterate(
         momentum = torch.where(dot(y - new, move) > 0, 1.0, momentum)
     following = (1 + torch.sqrt(1 + 4 * momentum.square())) / 2
     inertia = spread((momentum - 1) / following, new)
-    return new, torch.addcmul(new, move, inertia), following  # type: ignore[arg-type]
+    return new, torch.addcmul(new, move, inertia), following
 
 
 def _primal(v: Tensor, t: Tensor, q: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
@@ -118,10 +118,10 @@ def _primal(v: Tensor, t: Tensor, q: Tensor, tolerance: float) -> tuple[Tensor, 
     gap = t * flat(_length(slope)).sum(dim=1) - dot(slope, q)
     gap_constant = square(x) / 2
     energy = square(v) / 2
-    rounding = 2 * torch.finfo(v.dtype).eps * (energy + t * flat(x).abs().sum(dim=1))
+    rounding = 2 * torch.finfo(v.dtype).eps * (energy + t * flat(v).abs().sum(dim=1))
     constant = gap_constant < gap
     finished = ~(torch.where(constant, gap_constant, gap) > tolerance * energy + rounding)  # NaN is finished too
-    return torch.where(spread(constant, x), 0.0, x), finished  # type: ignore[arg-type]
+    return torch.where(spread(constant, x), 0.0, x), finished
 
 
 def _differences(x: Tensor) -> Tensor:

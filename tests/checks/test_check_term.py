@@ -1,0 +1,159 @@
+"""check_term: our terms pass, broken ones fail with the finding that names the fault."""
+
+import pytest
+import torch
+
+import genprior as gp
+from genprior.checks import check_term
+
+CENTRE = torch.linspace(-1, 1, 24, dtype=torch.float64).reshape(4, 6)
+PER_ITEM = torch.tensor([0.1, 0.5, 1.0, 2.0], dtype=torch.float64)
+
+GOOD = {
+    "zero": (gp.Zero(), (6,)),
+    "l1": (gp.L1(), (6,)),
+    "l2": (gp.L2(), (2, 3)),
+    "squared l2": (gp.SquaredL2(), (6,)),
+    "linf": (gp.LInf(), (6,)),
+    "ball": (gp.Ball(1.5), (6,)),
+    "box": (gp.Box(-0.5, 1.0), (6,)),
+    "l1 ball": (gp.L1Ball(2.0), (6,)),
+    "simplex": (gp.Simplex(), (6,)),
+    "scaled": (0.3 * gp.L1(), (6,)),
+    "per item": (PER_ITEM * gp.L2(), (6,)),
+    "around": (gp.LInf().around(CENTRE), (6,)),
+    "ball around": (gp.Ball(0.5).around(CENTRE), (6,)),
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+@pytest.mark.parametrize("scale", [1.0, 30.0])
+def test_good_terms(name, scale):
+    term, shape = GOOD[name]
+    report = check_term(term, shape, scale=scale)
+    assert report.ok, str(report)
+    assert len(report.findings) == 6
+
+
+@pytest.mark.parametrize("name", ["l1", "linf", "ball", "simplex"])
+def test_good_terms_in_float32(name):
+    term, shape = GOOD[name]
+    report = check_term(term, shape, dtype=torch.float32)
+    assert report.ok, str(report)
+
+
+def test_total_variation_as_exact_as_it_claims():
+    report = check_term(0.1 * gp.TotalVariation(), (1, 5, 5), dtype=torch.float32)
+    assert report.ok, str(report)
+
+
+class HalvedStep(gp.L1):
+    def prox(self, v, t):
+        return super().prox(v, 0.5 * t)
+
+
+class AlmostRight(gp.L1):
+    def prox(self, v, t):
+        return super().prox(v, 1.001 * t)
+
+
+class NoStep(gp.L1):
+    def prox(self, v, t):
+        return v
+
+
+class AlwaysZero(gp.L1):
+    """Its own prox never leads anywhere else, so the rivals must come from elsewhere."""
+
+    def prox(self, v, t):
+        return torch.zeros_like(v)
+
+
+class WholeBatch(gp.LInf):
+    """Takes the batch for one long item."""
+
+    def prox(self, v, t):
+        step = float(torch.as_tensor(t).flatten()[0])
+        return super().prox(v.reshape(1, -1), step).reshape(v.shape)
+
+
+class BatchMean(gp.SquaredL2):
+    def prox(self, v, t):
+        return super().prox(v, t) + 1e-3 * v.mean(dim=0)
+
+
+class NotConvex(gp.L1):
+    def __call__(self, x):
+        return x.abs().sqrt().sum(dim=1)
+
+
+class WrongSubgradient(gp.L1):
+    def subgradient(self, x):
+        return -x.sign()
+
+
+class LongSubgradient(gp.SquaredL2):
+    def subgradient(self, x):
+        return 2 * super().subgradient(x)
+
+
+class OneValueForAll(gp.L1):
+    def __call__(self, x):
+        return x.abs().sum()
+
+
+class Outside(gp.Ball):
+    def prox(self, v, t):
+        return 1.01 * super().prox(v, t)
+
+
+class SometimesNaN(gp.L1):
+    def __call__(self, x):
+        return super().__call__(x) + torch.where(x.abs().amax(dim=1) > 2, torch.nan, 0.0)
+
+
+class Broken(gp.L1):
+    def prox(self, v, t):
+        return v.no_such_method()
+
+
+BAD = {
+    "halved step": (HalvedStep(), "prox inequality", "prox is not the minimiser"),
+    "a thousandth too long": (AlmostRight(), "prox inequality", "prox is not the minimiser"),
+    "no step": (NoStep(), "prox inequality", "prox is not the minimiser"),
+    "always zero": (AlwaysZero(), "prox inequality", "prox is not the minimiser"),
+    "whole batch": (WholeBatch(), "items do not influence each other", "work per row"),
+    "batch mean": (BatchMean(), "items do not influence each other", "work per row"),
+    "not convex": (NotConvex(), "convex", "the value is not convex"),
+    "wrong subgradient": (WrongSubgradient(), "subgradient inequality", "subgradient is wrong"),
+    "long subgradient": (LongSubgradient(), "subgradient inequality", "subgradient is wrong"),
+    "one value for all": (OneValueForAll(), "one value per item", "return (B,)"),
+    "outside": (Outside(1.0), "prox is feasible", "prox leaves the domain"),
+    "sometimes NaN": (SometimesNaN(), "prox inequality", "prox is not the minimiser"),
+    "does not run": (Broken(), "runs", "see the message"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_bad_terms(name, seed):
+    term, law, advice = BAD[name]
+    report = check_term(term, (6,), seed=seed)
+    failed = {finding.law: finding for finding in report.failures}
+    assert law in failed, str(report)
+    text = str(report)
+    for part in (law, failed[law].measured, advice):
+        assert part in text
+    with pytest.raises(ValueError, match="FAIL"):
+        report.raise_if_failed()
+
+
+@pytest.mark.parametrize("name", ["wrong subgradient", "long subgradient", "batch mean"])
+def test_only_the_broken_law_is_blamed(name):
+    term, law, _ = BAD[name]
+    blamed = {finding.law for finding in check_term(term, (6,)).failures}
+    assert blamed <= {law, "prox inequality"} if name == "batch mean" else blamed == {law}
+
+
+def test_same_seed_same_report():
+    assert str(check_term(HalvedStep(), (6,), seed=3)) == str(check_term(HalvedStep(), (6,), seed=3))

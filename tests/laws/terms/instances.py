@@ -1,0 +1,135 @@
+"""The table of terms under test: a new term is one line here and inherits every law.
+
+Each case says the term twice: as our object, and as a cvxpy expression of one flattened item, written independently.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import cvxpy as cp
+import numpy as np
+import torch
+from torch import Tensor
+
+from genprior.terms import L1, L2, Ball, Box, L1Ball, LInf, Simplex, SquaredL2, Term, TotalVariation, Zero
+
+BATCH = 3
+Oracle = Callable[[cp.Expression, int], tuple[cp.Expression, list[cp.Constraint]]]
+
+
+def fixed(*shape: int, seed: int = 0) -> Tensor:
+    """Numbers that are the same in every run."""
+    return torch.as_tensor(np.random.default_rng(seed).normal(size=shape))
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    make: Callable[[], Term]
+    shape: tuple[int, ...]
+    oracle: Oracle
+    accuracy: float = 1e-14  # relative, of the prox in exact arithmetic
+
+    def term(self, dtype: torch.dtype = torch.float64) -> Term:
+        return self.make().to(dtype=dtype)
+
+    def draw(self, seed: int, dtype: torch.dtype = torch.float64, items: int = BATCH) -> Tensor:
+        return (2 * fixed(items, *self.shape, seed=seed)).to(dtype)
+
+
+def nothing(x, i):
+    return cp.Constant(0), []
+
+
+def norm(order, factor=(1.0, 1.0, 1.0), centre=None):
+    def oracle(x, i):
+        return factor[i] * cp.norm(x - (0 if centre is None else item(centre, i)), order), []
+
+    return oracle
+
+
+def half_square(factor=(1.0, 1.0, 1.0), centre=None):
+    def oracle(x, i):
+        return factor[i] / 2 * cp.sum_squares(x - (0 if centre is None else item(centre, i))), []
+
+    return oracle
+
+
+def within(constrain, centre=None):
+    def oracle(x, i):
+        return cp.Constant(0), constrain(x if centre is None else x - item(centre, i), i)
+
+    return oracle
+
+
+def variation(shape, factor=1.0, centre=None):
+    def forward(n):
+        return np.eye(n, k=1) - np.diag([1.0] * (n - 1) + [0.0])  # the last row is 0
+
+    def one(image):
+        down, right = forward(shape[-2]) @ image, image @ forward(shape[-1]).T
+        pairs = cp.vstack([cp.reshape(down, (1, -1), order="C"), cp.reshape(right, (1, -1), order="C")])
+        return cp.sum(cp.norm(pairs, 2, axis=0))
+
+    def oracle(x, i):
+        pixels = shape[-2] * shape[-1]
+        shifted = x if centre is None else x - item(centre, i)
+        channels = [shifted[k : k + pixels] for k in range(0, x.size, pixels)]
+        return factor * sum(one(cp.reshape(c, shape[-2:], order="C")) for c in channels), []
+
+    return oracle
+
+
+def item(values: Tensor, i: int) -> np.ndarray:
+    return values.numpy()[i].ravel()
+
+
+CENTRE = fixed(BATCH, 2, 3, seed=5)
+COMMON = fixed(2, 3, seed=6)
+COMMONS = COMMON.expand(BATCH, 2, 3)
+LOW, HIGH = -fixed(2, 3, seed=7).abs(), fixed(3, seed=8).abs()
+PER_ITEM = torch.tensor([0.5, 1.0, 3.0], dtype=torch.float64)
+SOME_ZERO = torch.tensor([0.0, 0.7, 2.0], dtype=torch.float64)
+SHARP = TotalVariation(tolerance=1e-12, max_iterations=20000)
+IMAGES = fixed(BATCH, 6, 5, seed=9)
+
+CASES = [
+    Case("zero", Zero, (2, 3), nothing),
+    Case("zero_around", lambda: Zero().around(CENTRE), (2, 3), nothing),
+    Case("l1", L1, (4,), norm(1)),
+    Case("l1_scaled", lambda: 0.3 * L1(), (2, 3), norm(1, (0.3,) * 3)),
+    Case("l1_per_item", lambda: SOME_ZERO * L1(), (2, 3), norm(1, SOME_ZERO.numpy())),
+    Case("l1_around", lambda: L1().around(CENTRE) * 2, (2, 3), norm(1, (2,) * 3, CENTRE)),
+    Case("l2", L2, (4,), norm(2)),
+    Case("l2_scaled_twice", lambda: (3 * (PER_ITEM * L2())).around(COMMON, shared=True), (2, 3),
+         norm(2, 3 * PER_ITEM.numpy(), COMMONS)),
+    Case("squared_l2", SquaredL2, (2, 3), half_square()),
+    Case("squared_l2_per_item", lambda: (PER_ITEM * SquaredL2()).around(CENTRE), (2, 3),
+         half_square(PER_ITEM.numpy(), CENTRE)),
+    Case("squared_l2_shared", lambda: 0.5 * SquaredL2().around(COMMON, shared=True).around(0.25), (2, 3),
+         half_square((0.5,) * 3, COMMONS + 0.25)),
+    Case("linf", LInf, (5,), norm("inf")),
+    Case("linf_around", lambda: 1.5 * LInf().around(CENTRE), (2, 3), norm("inf", (1.5,) * 3, CENTRE)),
+    Case("linf_per_item", lambda: SOME_ZERO * LInf(), (2, 3), norm("inf", SOME_ZERO.numpy())),
+    Case("box", lambda: Box(-0.5, 1), (2, 3), within(lambda x, i: [x >= -0.5, x <= 1])),
+    Case("box_half", lambda: Box(0, float("inf")), (4,), within(lambda x, i: [x >= 0])),
+    Case("box_tensors", lambda: Box(LOW, HIGH), (2, 3),
+         within(lambda x, i: [x >= LOW.numpy().ravel(), x <= np.tile(HIGH.numpy(), 2)])),
+    Case("box_mixed", lambda: Box(LOW, 2.0), (2, 3), within(lambda x, i: [x >= LOW.numpy().ravel(), x <= 2])),
+    Case("box_around", lambda: Box(-0.1, 0.2).around(CENTRE), (2, 3),
+         within(lambda x, i: [x >= -0.1, x <= 0.2], CENTRE)),
+    Case("ball", lambda: Ball(1.3), (2, 3), within(lambda x, i: [cp.norm(x) <= 1.3])),
+    Case("ball_per_item", lambda: Ball(PER_ITEM).around(CENTRE), (2, 3),
+         within(lambda x, i: [cp.norm(x) <= PER_ITEM[i].item()], CENTRE)),
+    Case("ball_scaled", lambda: PER_ITEM * Ball(1.0).around(0.5), (2, 3), within(lambda x, i: [cp.norm(x - 0.5) <= 1])),
+    Case("l1_ball", lambda: L1Ball(1.7), (5,), within(lambda x, i: [cp.norm1(x) <= 1.7])),
+    Case("l1_ball_per_item", lambda: 2.0 * L1Ball(PER_ITEM), (2, 3),
+         within(lambda x, i: [cp.norm1(x) <= PER_ITEM[i].item()])),
+    Case("simplex", Simplex, (2, 3), within(lambda x, i: [x >= 0, cp.sum(x) == 1])),
+    Case("simplex_per_item", lambda: Simplex(PER_ITEM), (5,),
+         within(lambda x, i: [x >= 0, cp.sum(x) == PER_ITEM[i].item()])),
+    Case("tv", lambda: SHARP, (6, 5), variation((6, 5)), 1e-6),
+    Case("tv_around", lambda: 0.4 * SHARP.around(IMAGES), (6, 5), variation((6, 5), 0.4, IMAGES), 1e-6),
+    Case("tv_channels", lambda: SHARP, (2, 3, 4), variation((3, 4)), 1e-6),
+    Case("tv_line", lambda: SHARP, (1, 4), variation((1, 4)), 1e-6),
+]  # fmt: skip

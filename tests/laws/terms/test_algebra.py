@@ -1,0 +1,151 @@
+"""``c * term``, ``term.around(y)``, and what is refused."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from genprior.terms import L1, L2, Ball, Box, Indicator, L1Ball, LInf, Scaled, Simplex, SquaredL2, TotalVariation, Zero
+
+CPU = torch.device("cpu")
+Y = torch.arange(6.0).reshape(2, 3)
+
+
+def test_factors_are_multiplied_out() -> None:
+    term = 2 * (L1() * 3)
+    assert isinstance(term, Scaled)
+    assert term.term == L1()
+    assert term.factor == 6
+    assert isinstance(np.float64(2) * L1(), Scaled)
+
+
+def test_factor_zero_drops_the_term() -> None:
+    assert 0 * L1() == Zero()
+    assert Box(0, 1) * 0.0 == Zero()
+    assert 3 * Zero() == 0 * Zero() == torch.tensor([1.0, 2.0]) * Zero() == Zero()
+
+
+def test_factor_zero_of_an_item_gives_zero_even_where_the_value_overflows() -> None:
+    term = torch.tensor([0.0, 1.0]) * SquaredL2()
+    assert term(torch.full((2, 3), 1e30)).tolist() == [0.0, math.inf]
+
+
+@pytest.mark.parametrize("term", [Box(-1, 1), Ball(1.0), L1Ball(1.0), Simplex()], ids=repr)
+def test_tiny_factor_leaves_an_indicator(term: Indicator) -> None:
+    x = torch.tensor([[5.0, 5.0], [0.5, 0.5]])
+    assert (1e-60 * term)(x).tolist() == [math.inf, 0.0]
+
+
+def test_nan_is_infeasible_and_does_not_hang() -> None:
+    x = torch.full((1, 4, 4), math.nan)
+    assert Ball(1.0)(x).isinf().all()
+    assert Box(0, 1)(x).isinf().all()
+    assert TotalVariation().prox(x, 1.0).isnan().all()
+
+
+def test_reprs() -> None:
+    assert repr(0.1 * L1()) == "0.1 * L1()"
+    assert repr((2 * LInf()).around(Y)) == "(2 * LInf()).around(<float32 tensor (2, 3)>)"
+    assert repr(L2().around(Y, shared=True)) == "L2().around(<float32 tensor (2, 3)>, shared=True)"
+    assert repr(Box(0, Y)) == "Box(low=0, high=<float32 tensor (2, 3)>)"
+
+
+def test_moving_reaches_every_tensor() -> None:
+    term = (torch.ones(2) * Box(-Y[0], Y[0])).around(Y).to(dtype=torch.float64)
+    term.check("R", (3,), CPU, torch.float64)
+    assert term.prox(Y.double(), 1.0).dtype == torch.float64
+    assert term.centre.dtype == term.term.factor.dtype == term.term.term.low.dtype == torch.float64
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("offset", [0.0, 1.0, 1e4])
+def test_own_projections_are_feasible_in_large_signals(dtype: torch.dtype, offset: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    v = torch.randn(2, 3, 64, 64, generator=generator, dtype=dtype)
+    y = offset * torch.randn(2, 3, 64, 64, generator=generator, dtype=dtype)
+    for term in (Ball(1e-3), L1Ball(2.0), Simplex(3.0), Box(-0.01, 0.01)):
+        for scale in (1e-3, 1.0, 1e5):
+            assert term.around(y)(term.around(y).prox(scale * v, 1.0)).eq(0).all()
+        assert term(term.prox(v, 1.0)).eq(0).all()
+        assert term(term.prox(v, 1.0) + 1e-2).isinf().all()
+
+
+def test_sorting_is_exact_far_from_the_ball() -> None:
+    v = torch.full((1, 4096), 1e6)
+    torch.testing.assert_close(L1Ball(1.0).prox(v, 1.0), torch.full((1, 4096), 1 / 4096))
+    torch.testing.assert_close(Simplex(1.0).prox(-v, 1.0), torch.full((1, 4096), 1 / 4096))
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "match"),
+    [
+        (lambda: -1 * L1(), ValueError, r"factor of a term must be a finite number of at least 0, got -1"),
+        (lambda: math.nan * L1(), ValueError, r"factor of a term must be .* got nan"),
+        (lambda: torch.tensor([1.0, -1.0]) * L1(), ValueError, r"factor of a term must hold finite numbers"),
+        (lambda: torch.tensor([1.0, 0.0]) * Ball(1.0), ValueError, r"factor of a term must hold .* above 0"),
+        (lambda: 1e200 * (1e200 * L1()), ValueError, r"product of factors"),
+        (lambda: True * L1(), TypeError, r"must be a number, got True"),
+        (lambda: "2" * L1(), TypeError, r"unsupported|can't multiply"),
+        (lambda: L1().around(Y / 0), ValueError, r"y of around\(y\) holds 6 NaN or infinite values of 6"),
+        (lambda: L1().around(math.inf), ValueError, r"y of around\(y\) must be a finite number"),
+        (lambda: L1().around(Y[0]), ValueError, r"expected \(B, \*shape\).*shared=True"),
+        (lambda: L1().around(Y.numpy()), TypeError, r"y of around\(y\) must be a torch.Tensor, got ndarray: use"),
+        (lambda: (torch.ones(3) * L1()).around(Y), ValueError, r"different numbers of items \(term: 3, centre: 2\)"),
+        (lambda: torch.ones(3) * L1().around(Y), ValueError, r"different numbers of items \(factor: 3, term: 2\)"),
+        (lambda: torch.ones(3) * (torch.ones(2) * L1()), ValueError, r"different numbers of items"),
+        (lambda: Box(1, 0), ValueError, r"low must not be above high.*Box\(low=1, high=0\).*exchanged"),
+        (lambda: Box(math.inf, math.inf), ValueError, r"not empty"),
+        (lambda: Box(math.nan, 0), ValueError, r"low holds NaN"),
+        (lambda: Box(0, "1"), TypeError, r"high must be a number or a tensor, got '1'"),
+        (lambda: Box(0, torch.tensor(1)), TypeError, r"high must hold floating-point numbers, got torch.int64"),
+        (lambda: Box(Y, torch.ones(2)), ValueError, r"low has shape \(2, 3\), high \(2,\)"),
+        (lambda: Ball(0.0), ValueError, r"radius must be a finite number above 0, got 0.0"),
+        (lambda: L1Ball(torch.tensor([1.0, -1.0])), ValueError, r"radius must hold finite numbers above 0"),
+        (lambda: Simplex(math.inf), ValueError, r"total must be a finite number above 0"),
+        (lambda: Ball("1"), TypeError, r"radius must be a number"),
+        (lambda: TotalVariation(tolerance=0.0), ValueError, r"tolerance must be .* above 0"),
+        (lambda: TotalVariation(max_iterations=0), ValueError, r"max_iterations must be at least 1"),
+        (lambda: TotalVariation()(Y), ValueError, r"x has shape \(3,\), but total variation needs images"),
+        (lambda: L1().prox(Y, -1.0), ValueError, r"step t must be a number of at least 0, got -1.0"),
+        (lambda: L2().prox(Y, math.nan), ValueError, r"step t must be a number of at least 0, got nan"),
+        (lambda: Ball(1.0).prox(Y, -1.0), ValueError, r"step t must be a number of at least 0"),
+        (lambda: L1().prox(Y, torch.ones(3)), ValueError, r"step t has 3 numbers, but the batch has 2 items"),
+        (lambda: L1().prox(Y, torch.ones(2, 1)), ValueError, r"step t has shape \(2, 1\), expected .*\(2, 3\)"),
+        (lambda: Ball(torch.ones(3)).prox(Y, 1.0), ValueError, r"radius has 3 numbers, but the batch has 2 items"),
+        (lambda: L1().around(Y)(Y[:1]), ValueError, r"has 2 items, but the batch has 1.*rows\(index\)"),
+        (lambda: L1().around(Y)(torch.ones(2, 4)), ValueError, r"has shape \(2, 3\), expected \(B, 4\)"),
+        (lambda: L1().around(Y, shared=True)(Y), ValueError, r"has shape \(2, 3\), expected \(3,\): leave shared out"),
+        (lambda: Box(0, Y.abs()).prox(Y, 1.0), ValueError, r"bounds have no batch axis"),
+    ],
+)
+def test_refused(make, error, match) -> None:
+    with pytest.raises(error, match=match):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("term", "error", "match"),
+    [
+        (L1().around(Y), ValueError, r"R: y of around\(y\) has shape \(2, 3\), expected \(B, 1, 4, 4\): was y made for"),
+        (L1().around(torch.ones(1, 4, 4)), ValueError, r"R: y of .* add the batch axis with \[None\]"),
+        (2 * L1().around(torch.ones(2, 1, 4, 4).double()), TypeError, r"centre of R has dtype torch.float64"),
+        (Ball(torch.ones(2).double()), TypeError,
+         r"radius of R has dtype torch.float64, but the signal works in torch.float32"),
+        (Box(0, torch.ones(2, 1, 4, 4)), ValueError, r"high of R has shape .* does not broadcast to the signal \(1, 4, 4\)"),
+        (Box(torch.zeros(3), 1), ValueError, r"low of R has shape \(3,\)"),
+    ],
+)  # fmt: skip
+def test_check_refuses(term, error, match) -> None:
+    with pytest.raises(error, match=match):
+        term.check("R", (1, 4, 4), CPU, torch.float32)
+
+
+def test_check_refuses_another_device() -> None:
+    with pytest.raises(ValueError, match=r"centre of R is on cpu, but the signal is on meta"):
+        L1().around(Y).check("R", (3,), torch.device("meta"), torch.float32)
+
+
+def test_total_variation_needs_two_axes() -> None:
+    with pytest.raises(ValueError, match=r"R has shape \(5,\), but total variation needs images"):
+        (2 * TotalVariation()).check("R", (5,), CPU, torch.float32)

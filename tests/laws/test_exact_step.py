@@ -1,0 +1,476 @@
+"""The exact w step against cvxpy, for every pair of loss and term that ``choose`` tells apart. A new pair is one line."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import softplus
+
+import genprior as gp
+from genprior import operators as ops
+from genprior.losses import NoLoss
+from genprior.solvers import exact
+from genprior.solvers.exact import DiagonalProx, Inner, OrthogonalRows, Prox, Resolvent, Split, choose
+from genprior.solvers.inner import inner_proximal_gradient
+from genprior.terms import L1, L2, Ball, Box, L1Ball, LInf, Simplex, SquaredL2, TotalVariation, Zero
+
+from .operators import reference as ref
+from .operators.instances import F64, coin, random
+from .terms.instances import half_square, norm, nothing, variation, within
+
+B, SHAPE, D = 3, (2, 3), 6
+IMAGE = (4, 5)
+CENTRE, CENTRES = random(B, *SHAPE, seed=31), random(B, *IMAGE, seed=32)
+WEIGHTS = torch.tensor([0.5, 1.0, 3.0], dtype=F64)
+RHO = torch.tensor([0.3, 1.0, 4.0], dtype=F64)
+TIGHT = gp.w_steps.Exact(tolerance=1e-13, max_iterations=20_000)
+
+
+class Same(nn.Module):
+    """The identity in float64."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("zero", torch.zeros((), dtype=F64))
+
+    def forward(self, z):
+        return z + self.zero
+
+
+def generator(shape):
+    return gp.Generator(Same(), shape, shape)
+
+
+@dataclass(frozen=True)
+class Smooth:
+    """A loss and the same as a cvxpy expression of one flat item."""
+
+    name: str
+    make: Callable[[], gp.Loss | None]
+    oracle: Callable[[cp.Expression, int], cp.Expression]
+    shape: tuple[int, ...] = SHAPE
+
+
+def squares(name, make, matrix, shape=SHAPE):
+    """``1/2 |A w - y|^2`` with the explicit matrix ``(m, d)``, or one per item."""
+    matrix = np.broadcast_to(matrix, (B, *matrix.shape[-2:]))
+    a = make()
+    y = random(B, *a.measurement_shape, seed=41)
+    if a.complex_measurements:
+        y = torch.complex(y, random(*y.shape, seed=42))
+
+    def oracle(w, i):
+        target = y[i].numpy().ravel()
+        real, imaginary = matrix[i].real @ w - target.real, matrix[i].imag @ w - target.imag
+        return 0.5 * (cp.sum_squares(real) + cp.sum_squares(imaginary))
+
+    def loss():
+        operator = make()
+        operator.tolerance = 1e-14  # of conjugate gradients, where they are used
+        return gp.LeastSquares(operator, y)
+
+    return Smooth(name, loss, oracle, shape)
+
+
+WIDE, TALL, MANY = random(4, D), random(9, D, seed=1), random(B, 4, D, seed=2)
+MASK, MASKS = random(*SHAPE, seed=3).abs() * coin(*SHAPE), random(B, *SHAPE, seed=4).abs() * coin(B, *SHAPE)
+KERNEL, FREQUENCIES = random(2, 2, seed=5), coin(*SHAPE, seed=6)
+BLURRED = ref.convolution(KERNEL.numpy(), SHAPE)
+
+
+def diagonal(weights):
+    return np.stack([np.diag(w.numpy().ravel()) for w in weights])
+
+
+def blur():
+    return ops.Blur(KERNEL, SHAPE, dtype=F64)
+
+
+HADAMARD = ops.SubsampledHadamard(4, SHAPE, seed=3, dtype=F64)
+
+wide = squares("wide", lambda: ops.Dense(WIDE, SHAPE), WIDE.numpy())
+many = squares("wide per item", lambda: ops.Dense(MANY, SHAPE), MANY.numpy())
+tall = squares("tall", lambda: ops.Dense(TALL, SHAPE), TALL.numpy())
+identity = squares("identity", lambda: ops.Identity(SHAPE), np.eye(D))
+mask = squares("mask", lambda: ops.Mask(MASK), diagonal(MASK[None])[0])
+masks = squares("mask per item", lambda: ops.Mask(MASKS, per_item=True), diagonal(MASKS))
+blurred = squares("blur", blur, BLURRED)
+fourier = squares(
+    "fourier", lambda: ops.SubsampledFourier(FREQUENCIES, SHAPE, dtype=F64), ref.fourier(FREQUENCIES.numpy())
+)
+hadamard = squares("hadamard", lambda: HADAMARD, ref.hadamard(HADAMARD))
+means = squares("downsample", lambda: ops.Downsample(2, (4, 2)), ref.averaging(2, (4, 2)), (4, 2))
+composed = squares("mask after blur", lambda: ops.Mask(MASK) @ blur(), np.diag(MASK.numpy().ravel()) @ BLURRED)
+function = squares("linear", lambda: ops.Linear(lambda x: x.flatten(1) @ TALL.T, None, SHAPE, dtype=F64), TALL.numpy())
+
+SAMPLES, LABELS = random(8, D, seed=7), random(8, seed=8).sign()
+
+
+def logistic(w, samples):
+    return softplus(-samples[1] * (w.flatten(1) @ samples[0].T))
+
+
+risk = Smooth(
+    "logistic risk",
+    lambda: gp.EmpiricalRisk(logistic, (SAMPLES, LABELS)),
+    lambda w, i: cp.sum(cp.logistic(cp.multiply(-LABELS.numpy(), SAMPLES.numpy() @ w))) / 8,
+)
+no_loss = Smooth("no loss", NoLoss, lambda w, i: cp.Constant(0))
+no_loss_image = Smooth("no loss", NoLoss, lambda w, i: cp.Constant(0), IMAGE)
+
+
+def distance(name, centre, weight, shape=SHAPE):
+    weights = np.broadcast_to(weight.numpy() if isinstance(weight, torch.Tensor) else weight, B)
+    return Smooth(
+        name,
+        lambda: gp.SquaredDistance(centre, weight),
+        lambda w, i: weights[i] * cp.sum_squares(w - centre[i].numpy().ravel()),
+        shape,
+    )
+
+
+near = distance("distance", CENTRE, 0.7)
+near_each = distance("distance per item", CENTRE, torch.tensor([0.0, 0.5, 2.0], dtype=F64))
+near_image = distance("distance", CENTRES, 0.7, IMAGE)
+
+TV = TotalVariation(tolerance=1e-13, max_iterations=20_000)
+TABLE = [
+    # loss, term, the term for cvxpy, method, words of its name
+    (wide, Zero(), nothing, OrthogonalRows, "thin SVD"),
+    (many, Zero(), nothing, OrthogonalRows, "thin SVD"),
+    (mask, Zero(), nothing, OrthogonalRows, "diagonal"),
+    (masks, Zero(), nothing, OrthogonalRows, "diagonal"),
+    (identity, Zero(), nothing, OrthogonalRows, "diagonal"),
+    (hadamard, Zero(), nothing, OrthogonalRows, "orthogonal rows"),
+    (means, Zero(), nothing, OrthogonalRows, "orthogonal rows"),
+    (tall, Zero(), nothing, Resolvent, "thin SVD"),
+    (blurred, Zero(), nothing, Resolvent, "FFT"),
+    (fourier, Zero(), nothing, Resolvent, "FFT"),
+    (composed, Zero(), nothing, Resolvent, "conjugate gradient"),
+    (function, Zero(), nothing, Resolvent, "conjugate gradient"),
+    (wide, Zero().around(CENTRE), nothing, Resolvent, "thin SVD"),
+    (wide, SquaredL2(), half_square(), Resolvent, "thin SVD"),
+    (many, WEIGHTS * SquaredL2(), half_square(WEIGHTS.numpy()), Resolvent, "thin SVD"),
+    (wide, 0.4 * SquaredL2().around(CENTRE), half_square((0.4,) * 3, CENTRE), Resolvent, "thin SVD"),
+    (mask, (WEIGHTS * SquaredL2()).around(CENTRE), half_square(WEIGHTS.numpy(), CENTRE), Resolvent, "diagonal"),
+    (fourier, 2 * SquaredL2().around(0.3), half_square((2,) * 3, 0.3 + 0 * CENTRE), Resolvent, "FFT"),
+    (tall, SquaredL2().around(CENTRE[0], shared=True), half_square(centre=CENTRE[:1].expand(B, *SHAPE)), Resolvent, "SVD"),
+    (composed, 0.4 * SquaredL2().around(CENTRE), half_square((0.4,) * 3, CENTRE), Resolvent, "conjugate gradient"),
+    (near, Zero(), nothing, Prox, "prox of Zero"),
+    (near_each, Zero(), nothing, Prox, "prox of Zero"),
+    (near, L1(), norm(1), Prox, "prox of L1"),
+    (near_each, WEIGHTS * L1(), norm(1, WEIGHTS.numpy()), Prox, "prox of Scaled"),
+    (near, LInf().around(CENTRE), norm("inf", centre=CENTRE), Prox, "prox of Around"),
+    (near_each, 2.0 * LInf().around(CENTRE), norm("inf", (2,) * 3, CENTRE), Prox, "prox of"),
+    (near, Box(-0.2, 0.4), within(lambda x, i: [x >= -0.2, x <= 0.4]), Prox, "prox of Box"),
+    (near, Simplex(), within(lambda x, i: [x >= 0, cp.sum(x) == 1]), Prox, "prox of Simplex"),
+    (near_each, L1Ball(0.8), within(lambda x, i: [cp.norm1(x) <= 0.8]), Prox, "prox of L1Ball"),
+    (near, SquaredL2(), half_square(), Prox, "prox of SquaredL2"),
+    (near_image, 0.3 * TV, variation(IMAGE, 0.3), Prox, "prox of"),
+    (no_loss, L1(), norm(1), Prox, "prox of L1"),
+    (no_loss, 0.5 * L2().around(CENTRE), norm(2, (0.5,) * 3, CENTRE), Prox, "prox of"),
+    (no_loss, LInf().around(CENTRE), norm("inf", centre=CENTRE), Prox, "prox of Around"),
+    (no_loss, 0.5 * L1().around(CENTRE), norm(1, (0.5,) * 3, CENTRE), Prox, "prox of"),
+    (no_loss, Ball(0.9), within(lambda x, i: [cp.norm(x) <= 0.9]), Prox, "prox of Ball"),
+    (no_loss_image, TV.around(CENTRES), variation(IMAGE, 1.0, CENTRES), Prox, "prox of Around"),
+    (mask, L1(), norm(1), DiagonalProx, "one step per coordinate"),
+    (masks, L1(), norm(1), DiagonalProx, "one step per coordinate"),
+    (masks, WEIGHTS * L1().around(CENTRE), norm(1, WEIGHTS.numpy(), CENTRE), DiagonalProx, "one step per coordinate"),
+    (mask, Box(-0.2, 0.4), within(lambda x, i: [x >= -0.2, x <= 0.4]), DiagonalProx, "prox of Box"),
+    (masks, Box(-0.2, 0.4), within(lambda x, i: [x >= -0.2, x <= 0.4]), DiagonalProx, "prox of Box"),
+    (identity, LInf(), norm("inf"), DiagonalProx, "prox of LInf"),
+    (identity, 0.3 * L2().around(CENTRE), norm(2, (0.3,) * 3, CENTRE), DiagonalProx, "prox of"),
+    (identity, Simplex(), within(lambda x, i: [x >= 0, cp.sum(x) == 1]), DiagonalProx, "prox of Simplex"),
+    (wide, L1(), norm(1), Inner, "inner proximal gradient"),
+    (many, 0.3 * L1(), norm(1, (0.3,) * 3), Inner, "inner proximal gradient"),
+    (wide, Box(-0.2, 0.4), within(lambda x, i: [x >= -0.2, x <= 0.4]), Inner, "inner proximal gradient"),
+    (wide, LInf().around(CENTRE), norm("inf", centre=CENTRE), Inner, "inner proximal gradient"),
+    (tall, Simplex(), within(lambda x, i: [x >= 0, cp.sum(x) == 1]), Inner, "inner proximal gradient"),
+    (mask, LInf(), norm("inf"), Inner, "inner proximal gradient"),
+    (fourier, L1(), norm(1), Inner, "inner proximal gradient"),
+    (composed, L1(), norm(1), Inner, "inner proximal gradient"),
+    (risk, Zero(), nothing, Inner, "inner proximal gradient"),
+    (risk, Box(-0.2, 0.4), within(lambda x, i: [x >= -0.2, x <= 0.4]), Inner, "inner proximal gradient"),
+    (risk, WEIGHTS * SquaredL2().around(CENTRE), half_square(WEIGHTS.numpy(), CENTRE), Inner, "inner"),
+]  # fmt: skip
+every = pytest.mark.parametrize(
+    ("loss", "term", "oracle", "method", "words"), TABLE, ids=[f"{row[0].name}, {row[1]!r}" for row in TABLE]
+)
+
+
+def problem_of(loss, term):
+    return gp.Problem(generator(loss.shape), loss=loss.make(), on_signal=term)
+
+
+def data(loss, rho=RHO):
+    """x, lam, an old w, and rho, all per item."""
+    x, lam, w = (random(B, *loss.shape, seed=seed) for seed in (51, 52, 53))
+    return x, lam, w, rho
+
+
+def step(problem, x, lam, w, rho, w_step=TIGHT):
+    """The exact step from any (x, lam, w), with the memory that an ADMM run would have."""
+    residual = problem.loss.evaluate(x)[1]
+    memory = w_step.start(problem, x, residual)
+    if "image_of_lam" in memory:
+        memory = memory | {"image_of_lam": problem.loss.form.forward(lam)}
+    zero = torch.zeros_like(rho)
+    solution, implied, memory = w_step(problem, Split(w, lam, x, residual, rho, zero, zero + 1), memory)
+    assert implied is None
+    return solution, memory
+
+
+def minimise(loss, oracle, i, x, lam, rho):
+    w = cp.Variable(x[i].numel())
+    value, constraints = oracle(w, i)
+    centre, slope = x[i].numpy().ravel(), lam[i].numpy().ravel()
+    smooth = loss.oracle(w, i) + slope @ w + float(rho[i]) / 2 * cp.sum_squares(w - centre)
+    program = cp.Problem(cp.Minimize(smooth + value), constraints)
+    program.solve(solver=cp.CLARABEL, tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10)
+    return w.value.reshape(x[i].shape), program.value
+
+
+def objective(problem, w, x, lam, rho):
+    gap = (w - x).flatten(1)
+    linear = (w.flatten(1) * lam.flatten(1)).sum(1)
+    return problem.loss(w) + problem.on_signal(w) + linear + rho / 2 * gap.square().sum(1)
+
+
+@every
+def test_the_minimiser(loss, term, oracle, method, words):
+    problem = problem_of(loss, term)
+    x, lam, w, rho = data(loss)
+    ours, _ = step(problem, x, lam, w, rho)
+    assert ours.dtype == F64
+    values = objective(problem, ours, x, lam, rho)
+    for i in range(B):
+        theirs, least = minimise(loss, oracle, i, x, lam, rho)
+        np.testing.assert_allclose(ours[i], theirs, atol=3e-5)
+        # The constant of a shifted quadratic is in both, that of cvxpy's linear term too.
+        assert float(values[i]) == pytest.approx(least, rel=1e-7, abs=1e-7)
+
+
+@every
+def test_the_method_and_its_name(loss, term, oracle, method, words):
+    problem = problem_of(loss, term)
+    assert type(choose(problem, 1e-6, 100)) is method
+    name = gp.w_steps.Exact(1e-5, 77).name(problem)
+    assert words in name
+    assert name.startswith("inner" if method is Inner else "closed form (")
+    assert method is not Inner or name.endswith("(relative residual 1e-05, at most 77 iterations)")
+    assert words in gp.ExactADMM().plan(problem)
+
+
+@every
+def test_a_batch_equals_single_calls(loss, term, oracle, method, words):
+    problem = problem_of(loss, term)
+    x, lam, w, rho = data(loss)
+    together, _ = step(problem, x, lam, w, rho)
+    for i in range(B):
+        one = torch.tensor([i])
+        alone, _ = step(problem.rows(one), x[one], lam[one], w[one], rho[one])
+        torch.testing.assert_close(together[one], alone, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("method", [OrthogonalRows, Resolvent, Prox, DiagonalProx, Inner])
+def test_the_table_covers_every_method(method):
+    assert sum(row[3] is method for row in TABLE) >= 4
+
+
+def test_there_is_no_other_method():
+    assert {kind.__name__ for kind in exact.Method.__subclasses__()} == {
+        "OrthogonalRows", "Resolvent", "Prox", "DiagonalProx", "Inner",
+    }  # fmt: skip
+
+
+# -- ADMM steps by hand ---------------------------------------------------------------------------------------------
+
+
+def curved(shape, latent=3):
+    torch.manual_seed(3)
+    size = int(np.prod(shape))
+    module = nn.Sequential(nn.Linear(latent, 5), nn.Tanh(), nn.Linear(5, size), nn.Unflatten(1, shape)).double()
+    return gp.Generator(module, latent, shape)
+
+
+@pytest.mark.parametrize(
+    "loss", [wide, many, mask, masks, identity, hadamard, means, tall, blurred], ids=lambda c: c.name
+)
+def test_every_admm_step_is_the_direct_solution(loss):
+    """With a penalty that grows and a dual that moves, 50 steps long: nothing that is carried along goes stale."""
+    G = curved(loss.shape)
+    problem = gp.Problem(G, loss=loss.make())
+    solver = gp.ExactADMM(rho=0.2, n=3, scales=4, dual=gp.duals.Paper(0.5))
+    state = solver.start(problem, G.sample_latent(B))
+    matrix = problem.loss.operator.dense().double()
+    matrix = matrix if matrix.ndim == 3 else matrix.expand(B, *matrix.shape)
+    y = problem.loss.y.flatten(1)
+    eye, penalties = torch.eye(matrix.shape[2], dtype=F64), set()
+    for _ in range(50):
+        old, state = state, solver.step(problem, state)
+        penalties.add(float(state.rho[0]))
+        gram = matrix.mT @ matrix + state.rho[:, None, None] * eye
+        right = (matrix.mT @ y[..., None])[..., 0] - old.lam.flatten(1) + state.rho[:, None] * state.x.flatten(1)
+        direct = np.linalg.solve(gram.numpy(), right.numpy()[..., None])[..., 0]
+        np.testing.assert_allclose(state.w.flatten(1), direct, rtol=1e-9, atol=1e-10)
+        np.testing.assert_allclose(
+            state.lam, old.lam + state.sigma.reshape(-1, *(1,) * len(loss.shape)) * (state.w - state.x), atol=1e-12
+        )
+        if "image_of_lam" in state.w_memory:
+            image = problem.loss.form.forward(old.lam)
+            torch.testing.assert_close(state.w_memory["image_of_lam"], image, rtol=1e-9, atol=1e-10)
+    assert penalties == {0.4, 0.8, 1.6, 3.2}
+    assert bool((state.lam.flatten(1).norm(dim=1) > 1e-3).all())
+
+
+def test_orthogonal_rows_use_one_adjoint_and_no_forward():
+    calls = []
+    loss = wide.make()
+    form = loss.form
+    loss._form = type(form)(
+        lambda x: calls.append("A") or form.forward(x), lambda y: calls.append("AT") or form.adjoint(y),
+        form.gram, form.rotate,
+    )  # fmt: skip
+    problem = gp.Problem(generator(SHAPE), loss=loss)
+    x, lam, w, rho = data(wide)
+    residual = loss.evaluate(x)[1]
+    memory = TIGHT.start(problem, x, residual)
+    calls.clear()
+    TIGHT(problem, Split(w, lam, x, residual, rho, 0 * rho, 1 + 0 * rho), memory)
+    assert calls == ["AT"]
+
+
+# -- the inner solver -----------------------------------------------------------------------------------------------
+
+
+def inner(loss, term, *, smoothness=None, tolerance=1e-9, max_iterations=5000, rows=None):
+    problem = problem_of(loss, term)
+    x, lam, w, rho = data(loss)
+    if rows is not None:
+        problem, x, lam, w, rho = problem.rows(rows), x[rows], lam[rows], w[rows], rho[rows]
+    nu = problem.loss.curvature(x)[1] if smoothness is None else torch.full_like(rho, smoothness)
+    solution = inner_proximal_gradient(
+        problem, start=w, lam=lam, centre=x, rho=rho, smoothness=nu, tolerance=tolerance, max_iterations=max_iterations
+    )
+    return solution, problem, (x, lam, w, rho)
+
+
+INNER = [(wide, 0.5 * L1()), (wide, Box(-0.2, 0.4)), (risk, Zero()), (risk, L1())]
+every_inner = pytest.mark.parametrize(("loss", "term"), INNER, ids=[f"{a.name}, {b!r}" for a, b in INNER])
+
+
+def residual_at(problem, w, x, lam, rho, nu):
+    """The prox-gradient residual of the subproblem at w, relative to ``(nu + rho) |w| + |lam|``."""
+    length = (nu + rho).reshape(-1, 1, 1)
+    slope = problem.loss.gradient(w, problem.loss.evaluate(w)[1]) + lam + rho.reshape(-1, 1, 1) * (w - x)
+    ahead = problem.on_signal.prox(w - slope / length, 1 / (nu + rho))
+    size = (length * w).flatten(1).norm(dim=1) + lam.flatten(1).norm(dim=1)
+    return (length * (w - ahead)).flatten(1).norm(dim=1) / size
+
+
+@every_inner
+def test_inner_reports_its_residual(loss, term):
+    for tolerance in (1e-2, 1e-5, 1e-9):
+        solution, problem, (x, lam, _, rho) = inner(loss, term, tolerance=tolerance)
+        assert bool((solution.residual <= tolerance).all())
+        assert bool((solution.iterations < 5000).all())
+        true = residual_at(problem, solution.w, x, lam, rho, solution.smoothness)
+        assert bool((true <= 2 * tolerance).all())
+    loose = inner(loss, term, tolerance=1e-2)[0].iterations
+    assert bool((loose < solution.iterations).all())
+
+
+@every_inner
+def test_inner_stops_at_max_iterations_and_says_so(loss, term):
+    solution, *_ = inner(loss, term, tolerance=1e-12, max_iterations=3)
+    assert solution.iterations.tolist() == [3.0] * B
+    assert bool((solution.residual > 1e-12).all())
+
+
+@every_inner
+@pytest.mark.parametrize("factor", [0.0, 1e-6, 1e-2])
+def test_inner_backtracks_from_a_smoothness_that_is_far_too_small(loss, term, factor):
+    right, problem, (x, *_) = inner(loss, term)
+    nu = float(problem.loss.curvature(x)[1].max())
+    solution, *_ = inner(loss, term, smoothness=factor * nu)
+    torch.testing.assert_close(solution.w, right.w, rtol=1e-6, atol=1e-6)
+    assert bool((solution.smoothness > factor * nu).all())
+    assert bool((solution.smoothness <= 2.2 * nu).all())
+    assert bool((solution.residual <= 1e-9).all())
+
+
+def test_inner_starts_on_a_flat_piece():
+    """A squared hinge has no curvature where every margin is met: the estimate of nu there is 0, not the truth."""
+
+    def hinge(w, samples):
+        return torch.relu(1 - w.flatten(1) @ samples.T) ** 2
+
+    samples = random(5, D, seed=9).abs()
+    problem = gp.Problem(generator(SHAPE), loss=gp.EmpiricalRisk(hinge, samples))
+    flat, lam = torch.full((1, *SHAPE), 5.0, dtype=F64), torch.full((1, *SHAPE), 4.0, dtype=F64)
+    assert problem.loss.curvature(flat)[1].tolist() == [0.0]
+    rho = torch.tensor([0.5], dtype=F64)
+    ours, memory = step(problem, flat, lam, flat, rho)
+    w = cp.Variable(D)
+    loss = cp.sum_squares(cp.pos(1 - samples.numpy() @ w)) / 5
+    cp.Problem(cp.Minimize(loss + 4 * cp.sum(w) + 0.25 * cp.sum_squares(w - 5))).solve(solver=cp.CLARABEL)
+    np.testing.assert_allclose(ours.flatten(), w.value, atol=1e-5)
+    assert float(memory["inner_residual"]) <= TIGHT.tolerance
+    assert float(memory["smoothness"]) > 0
+
+
+@every_inner
+def test_inner_items_freeze_one_by_one(loss, term):
+    solution, *_ = inner(loss, term)
+    assert len(set(solution.iterations.tolist())) > 1
+    for i in range(B):
+        alone, *_ = inner(loss, term, rows=torch.tensor([i]))
+        torch.testing.assert_close(alone.w[0], solution.w[i], rtol=1e-12, atol=1e-12)
+        assert alone.iterations[0] == solution.iterations[i]
+
+
+def test_the_options_of_the_exact_step_reach_the_inner_solver():
+    problem = problem_of(wide, L1())
+    x, lam, w, rho = data(wide)
+    short = step(problem, x, lam, w, rho, gp.w_steps.Exact(tolerance=1e-12, max_iterations=2))
+    loose = step(problem, x, lam, w, rho, gp.w_steps.Exact(tolerance=1e-1))
+    tight = step(problem, x, lam, w, rho, gp.w_steps.Exact(tolerance=1e-10))
+    assert bool((short[1]["inner_residual"] > 1e-12).all())
+    assert bool((tight[1]["inner_residual"] <= 1e-10).all())
+    assert bool((loose[1]["inner_residual"] <= 1e-1).all())
+    assert bool((loose[1]["inner_residual"] > tight[1]["inner_residual"]).all())
+    assert not torch.equal(short[0], tight[0])
+
+
+def test_the_inner_solver_is_warm_started_and_remembers_its_smoothness():
+    problem = problem_of(wide, L1())
+    x, lam, w, rho = data(wide)
+    solution, memory = step(problem, x, lam, w, rho)
+    again = inner_proximal_gradient(
+        problem, start=solution, lam=lam, centre=x, rho=rho, smoothness=memory["smoothness"],
+        tolerance=1e-9, max_iterations=100,
+    )  # fmt: skip
+    assert again.iterations.tolist() == [1.0] * B
+
+
+@pytest.mark.parametrize("term", [Box(0.0, 1.0), 1e-3 * L1()], ids=repr)
+def test_rounding_is_not_taken_for_a_smoothness_too_small(term):
+    """In float32 short moves must not let the smoothness grow from step to step, or w would stop moving."""
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(5, 30), nn.ELU(), nn.Linear(30, 60), nn.Sigmoid())
+    G = gp.Generator(layers, 5, 60)
+    A = ops.Gaussian(25, 60)
+    y = A(G(G.sample_latent(2, seed=3))).detach()
+    problem = gp.Problem(G, gp.LeastSquares(A, y), on_signal=term)
+    solver = gp.ExactADMM(z_step=gp.z_steps.Adam())
+    state = solver.start(problem, G.sample_latent(2, seed=9))
+    nu = state.w_memory["smoothness"]
+    with torch.no_grad():
+        for _ in range(60):
+            state = solver.step(problem, state)
+    assert bool((state.w_memory["inner_residual"] <= 1e-6).all())
+    assert bool((state.w_memory["smoothness"] <= 2 * nu).all())

@@ -1,0 +1,360 @@
+"""z steps, w steps, duals and penalties: each formula against an independent one, each option with an effect."""
+
+import dataclasses
+import math
+import re
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import genprior as gp
+from genprior.solvers.exact import Split
+from genprior.solvers.z_steps import Move
+from genprior.terms import L1, Ball, Box, SquaredL2, Zero
+
+from .operators.instances import F64, random
+
+B, S = 3, 4
+ONE = torch.ones(B, dtype=F64)
+UNEVEN = torch.tensor([1.0, 0.25, 0.5], dtype=F64)
+
+
+def slope(z, step):
+    """A gradient that depends on z and on the iteration, the same for everyone."""
+    return z * torch.linspace(0.5, 3, S, dtype=F64) + math.sin(step) + random(S, seed=60)
+
+
+def run(rule, steps=8, term=None, shrink=ONE, lipschitz=ONE, rows=slice(None)):
+    """Iterates of a z step."""
+    z = random(B, S, seed=61)[rows]
+    memory, path = rule.start(z), []
+    part = term or Zero()
+    for step in range(steps):
+        move = Move(z, slope(z, step), part, lipschitz[rows], shrink[rows], 2.0)
+        z, memory = rule(move, memory)
+        path.append(z)
+    return torch.stack(path)
+
+
+def run_torch(make, steps=8):
+    z = nn.Parameter(random(B, S, seed=61))
+    optimiser, path = make([z]), []
+    for step in range(steps):
+        z.grad = slope(z.detach(), step)
+        optimiser.step()
+        path.append(z.detach().clone())
+    return torch.stack(path)
+
+
+SAME_AS_TORCH = [
+    (gp.z_steps.Gradient(0.07), lambda p: torch.optim.SGD(p, lr=0.07)),
+    (gp.z_steps.Momentum(0.07, 0.8), lambda p: torch.optim.SGD(p, lr=0.07, momentum=0.8)),
+    (gp.z_steps.Momentum(0.07, 0.0), lambda p: torch.optim.SGD(p, lr=0.07)),
+    (gp.z_steps.Adam(0.03), lambda p: torch.optim.Adam(p, lr=0.03)),
+    (gp.z_steps.Adam(0.03, 0.7, 0.95, 1e-2), lambda p: torch.optim.Adam(p, lr=0.03, betas=(0.7, 0.95), eps=1e-2)),
+    (gp.z_steps.Adam(0.03, 0.0, 0.9), lambda p: torch.optim.Adam(p, lr=0.03, betas=(0.0, 0.9))),
+    (gp.z_steps.Adam(), lambda p: torch.optim.Adam(p, lr=0.05 * 2.0)),  # 5% of the spread, which is 2 here
+]
+
+
+@pytest.mark.parametrize(("rule", "reference"), SAME_AS_TORCH, ids=[str(row[0]) for row in SAME_AS_TORCH])
+def test_equals_torch_optim_without_a_term(rule, reference):
+    torch.testing.assert_close(run(rule), run_torch(reference), rtol=1e-12, atol=1e-12)
+
+
+RULES = [row[0] for row in SAME_AS_TORCH] + [
+    gp.z_steps.Gradient(),
+    gp.z_steps.Momentum(),
+    gp.z_steps.Momentum(None, 0.5),
+]
+every_rule = pytest.mark.parametrize("rule", RULES, ids=str)
+TERMS = [Zero(), Box(-0.3, 0.6), Ball(0.8), 0.5 * L1(), SquaredL2()]
+
+
+@every_rule
+@pytest.mark.parametrize("term", TERMS, ids=repr)
+def test_items_are_independent(rule, term):
+    lipschitz = torch.tensor([1.0, 5.0, 20.0], dtype=F64)
+    together = run(rule, term=term, shrink=UNEVEN, lipschitz=lipschitz)
+    for i in range(B):
+        alone = run(rule, term=term, shrink=UNEVEN, lipschitz=lipschitz, rows=slice(i, i + 1))
+        torch.testing.assert_close(together[:, i : i + 1], alone, rtol=1e-13, atol=1e-13)
+
+
+@every_rule
+def test_a_step_is_pure(rule):
+    z = random(B, S)
+    memory = rule.start(z)
+    kept = {name: value.clone() for name, value in memory.items()}
+    move = Move(z, slope(z, 0), Box(-1, 1), ONE, ONE, 1.0)
+    copies = z.clone(), move.gradient.clone()
+    first, second = rule(move, memory), rule(move, memory)
+    assert torch.equal(first[0], second[0])
+    assert torch.equal(z, copies[0])
+    assert torch.equal(move.gradient, copies[1])
+    assert all(torch.equal(memory[name], kept[name]) for name in kept)
+    assert set(first[1]) == set(memory)
+
+
+@every_rule
+@pytest.mark.parametrize("term", [Box(-0.1, 0.2), Ball(0.4)], ids=repr)
+def test_constraints_hold_at_every_step(rule, term):
+    for z in run(rule, term=term):
+        assert term(z).tolist() == [0.0] * B
+
+
+def soft(v, t):
+    return np.sign(v) * np.maximum(np.abs(v) - t, 0)
+
+
+def test_the_prox_has_the_step_of_the_gradient():
+    z, g = random(B, S), random(B, S, seed=1)
+    lipschitz = torch.tensor([2.0, 4.0, 8.0], dtype=F64)
+    move = Move(z, g, 0.7 * L1(), lipschitz, UNEVEN, 1.0)
+    for rule, step in ((gp.z_steps.Gradient(0.2), 0.2 * UNEVEN), (gp.z_steps.Gradient(), UNEVEN / lipschitz)):
+        beta = step.numpy()[:, None]
+        expected = soft(z.numpy() - beta * g.numpy(), 0.7 * beta)
+        np.testing.assert_allclose(rule(move, {})[0], expected, rtol=1e-13, atol=1e-14)
+
+
+def test_momentum_restarts_from_the_move_that_the_prox_allowed():
+    rule = gp.z_steps.Momentum(0.2, 0.5)
+    z, g, v = random(B, S), random(B, S, seed=1), random(B, S, seed=2)
+    new, memory = rule(Move(z, g, 0.7 * L1(), ONE, UNEVEN, 1.0), {"velocity": v})
+    beta = 0.2 * UNEVEN.numpy()[:, None]
+    expected = soft(z.numpy() + 0.5 * v.numpy() - beta * g.numpy(), 0.7 * beta)
+    np.testing.assert_allclose(new, expected, rtol=1e-13, atol=1e-14)
+    np.testing.assert_allclose(memory["velocity"], expected - z.numpy(), rtol=1e-13, atol=1e-14)
+
+
+def test_adaptive_momentum_is_shorter_by_one_minus_m():
+    z, g = random(B, S), random(B, S, seed=1)
+    lipschitz = torch.tensor([2.0, 4.0, 8.0], dtype=F64)
+    new, _ = gp.z_steps.Momentum(momentum=0.75)(Move(z, g, Zero(), lipschitz, UNEVEN, 1.0), {"velocity": 0 * z})
+    np.testing.assert_allclose(new, z - 0.25 * (UNEVEN / lipschitz)[:, None] * g, rtol=1e-13)
+
+
+def test_adam_takes_the_prox_in_its_own_metric():
+    """First step: both moments equal g and g^2 after correction, so the metric is ``length / (|g| + eps)``."""
+    rule = gp.z_steps.Adam(0.1, epsilon=0.01)
+    z, g = random(B, S), random(B, S, seed=1)
+    new, _ = rule(Move(z, g, 0.7 * L1(), ONE, UNEVEN, 1.0), rule.start(z))
+    metric = 0.1 * UNEVEN.numpy()[:, None] / (np.abs(g.numpy()) + 0.01)
+    expected = soft(z.numpy() - metric * g.numpy(), 0.7 * metric)
+    np.testing.assert_allclose(new, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_adam_uses_the_mean_step_for_terms_that_are_not_separable():
+    class Spy(Ball):
+        def prox(self, v, t):
+            seen.append(t)
+            return super().prox(v, t)
+
+    seen = []
+    rule = gp.z_steps.Adam(0.1)
+    z, g = random(B, S), random(B, S, seed=1)
+    rule(Move(z, g, Spy(1.0), ONE, ONE, 1.0), rule.start(z))
+    metric = 0.1 / (g.abs() + 1e-8)
+    torch.testing.assert_close(seen[0], metric.mean(dim=1), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("rule", [gp.z_steps.Gradient(0.1), gp.z_steps.Momentum(0.1), gp.z_steps.Adam(0.1)], ids=str)
+def test_shrink_scales_given_steps(rule):
+    z, g = random(B, S), random(B, S, seed=1)
+    full = rule(Move(z, g, Zero(), ONE, ONE, 1.0), rule.start(z))[0] - z
+    short = rule(Move(z, g, Zero(), ONE, UNEVEN, 1.0), rule.start(z))[0] - z
+    torch.testing.assert_close(short, UNEVEN[:, None] * full, rtol=1e-12, atol=1e-14)
+
+
+def test_which_rules_adapt():
+    assert gp.z_steps.Gradient().adaptive
+    assert gp.z_steps.Momentum().adaptive
+    assert not gp.z_steps.Gradient(0.1).adaptive
+    assert not gp.z_steps.Momentum(0.1).adaptive
+    assert not gp.z_steps.Adam().adaptive
+
+
+# -- duals ----------------------------------------------------------------------------------------------------------
+
+
+def columns(value):
+    return torch.full((B,), float(value), dtype=F64)
+
+
+@pytest.mark.parametrize("sigma", [0.3, 5.0])
+def test_paper_dual_is_the_formula(sigma):
+    gaps = [1e-9, 0.4, 30.0]
+    for k in range(1, 51):
+        ours = gp.duals.Paper(sigma)(torch.tensor(gaps, dtype=F64), columns(k), columns(7), columns(3))
+        expected = [min(sigma, sigma / (gap * k * math.log(k + 1) ** 2)) for gap in gaps]
+        np.testing.assert_allclose(ours, expected, rtol=1e-13)
+
+
+def test_paper_dual_at_zero_gap_is_the_first_step():
+    assert gp.duals.Paper(0.3)(columns(0), columns(4), columns(1), columns(1)).tolist() == [0.3] * B
+
+
+@pytest.mark.parametrize("gap", [0.1, 1.0, 100.0])
+def test_the_dual_moves_of_the_paper_are_summable(gap):
+    k = torch.arange(1, 200_001, dtype=F64)
+    gaps = torch.full_like(k, gap)
+    moves = gp.duals.Paper(0.7)(gaps, k, torch.ones_like(k), torch.ones_like(k)) * gaps
+    assert float(moves.sum()) <= 3.388 * 0.7
+    if gap == 100.0:  # then the bound is nearly reached: the rest of the series is about 1/log(200000)
+        assert float(moves.sum()) > (3.387 - 1 / math.log(200_000)) * 0.7
+
+
+def test_default_duals():
+    rho, first = torch.tensor([2.0, 4.0, 8.0], dtype=F64), columns(3)
+    np.testing.assert_allclose(gp.duals.Paper()(columns(0), columns(1), rho, first), [0.03] * B)
+    np.testing.assert_allclose(gp.duals.Constant()(columns(9), columns(5), rho, first), [0.2, 0.4, 0.8])
+
+
+def test_constant_dual():
+    for k in (1, 50):
+        assert gp.duals.Constant(0.4)(columns(9), columns(k), columns(2), columns(1)).tolist() == [0.4] * B
+
+
+@pytest.mark.parametrize("dual", [gp.duals.Paper(0.0), gp.duals.Constant(0.0)], ids=str)
+def test_sigma_zero_freezes_the_dual(dual):
+    assert dual(columns(2), columns(3), columns(1), columns(1)).tolist() == [0.0] * B
+
+
+# -- penalties ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scales", [1, 2, 4])
+@pytest.mark.parametrize("rho", [1.0, 0.3])
+def test_doubling_table(scales, rho):
+    expected = [2**k * rho for k in range(1, scales + 1) for _ in range(2**k * 3)] + [2**scales * rho] * 20
+    k = torch.arange(1, len(expected) + 1, dtype=F64)
+    np.testing.assert_allclose(gp.penalties.Doubling(rho, n=3, scales=scales)(k), expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_penalties_keep_the_dtype(dtype):
+    k = torch.arange(1, 9, dtype=dtype)
+    for penalty in (gp.penalties.Constant(0.3), gp.penalties.Doubling(0.3, 2, 2)):
+        assert penalty(k).dtype == dtype
+        assert penalty(k).shape == k.shape
+
+
+def test_constant_penalty():
+    assert gp.penalties.Constant(0.5)(torch.arange(1, 5, dtype=F64)).tolist() == [0.5] * 4
+
+
+# -- the linearized w step ------------------------------------------------------------------------------------------
+
+
+def linearized(rule, term, scale=ONE):
+    y = random(B, S, seed=70)
+    problem = gp.Problem(gp.Generator(Double(), S, S), gp.SquaredDistance(y, 0.7), on_signal=term)
+    w, lam, x = (random(B, S, seed=seed) for seed in (71, 72, 73))
+    rho = torch.tensor([0.3, 1.0, 4.0], dtype=F64)
+    residual = problem.loss.evaluate(x)[1]
+    new, norm, _ = rule(problem, Split(w, lam, x, residual, rho, ONE, scale), rule.start(problem, x, residual))
+    return new.numpy(), norm.numpy(), [t.numpy() for t in (y, w, lam, x, rho)]
+
+
+class Double(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("factor", torch.tensor(1.0, dtype=F64))
+
+    def forward(self, z):
+        return self.factor * z
+
+
+@pytest.mark.parametrize("alpha", [None, 0.05])
+@pytest.mark.parametrize("weight", [0.0, 0.6])
+@pytest.mark.parametrize("scale", [ONE, UNEVEN], ids=["full", "uneven"])
+def test_linearized_w_step(alpha, weight, scale):
+    new, norm, (y, w, lam, x, rho) = linearized(gp.w_steps.Linearized(alpha), weight * L1(), scale)
+    longest = 1 / (1.4 + rho[:, None])
+    step = scale.numpy()[:, None] * (longest if alpha is None else alpha)
+    slope = 1.4 * (w - y) + lam
+    np.testing.assert_allclose(new, soft(w - step * (slope + rho[:, None] * (w - x)), weight * step), rtol=1e-12)
+    residual = np.linalg.norm(w - soft(w - longest * slope, weight * longest), axis=1) / longest[:, 0]
+    np.testing.assert_allclose(norm, residual, rtol=1e-12)
+
+
+# -- every option has an effect -------------------------------------------------------------------------------------
+
+OTHER = {
+    gp.z_steps.Gradient: {"step_size": 0.013},
+    gp.z_steps.Momentum: {"step_size": 0.013, "momentum": 0.4},
+    gp.z_steps.Adam: {"step_size": 0.013, "beta1": 0.4, "beta2": 0.8, "epsilon": 0.1},
+    gp.w_steps.Linearized: {"alpha": 0.03},
+    gp.w_steps.Exact: {"tolerance": 0.3, "max_iterations": 1},
+    gp.duals.Paper: {"sigma": 0.9},
+    gp.duals.Constant: {"sigma": 0.9},
+    gp.penalties.Constant: {"rho": 0.4},
+    gp.penalties.Doubling: {"rho": 0.4, "n": 1, "scales": 1},
+}
+SLOTS = {"z_steps": "z_step", "w_steps": "w_step", "duals": "dual", "penalties": "penalty"}
+OPTIONS = [(kind, name, value) for kind, changes in OTHER.items() for name, value in changes.items()]
+
+
+def trajectory(**choices):
+    torch.manual_seed(1)
+    module = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 6)).double()
+    G = gp.Generator(module, 3, 6)
+    loss = gp.LeastSquares(gp.operators.Gaussian(4, 6, dtype=F64), random(2, 4))
+    problem = gp.Problem(G, loss, on_signal=0.1 * L1() if "w_step" in choices else None)  # inner solver or none
+    solver = gp.ADMM(**choices)
+    state = solver.start(problem, G.sample_latent(2))
+    for _ in range(25):
+        state = solver.step(problem, state)
+    return torch.cat([state.z, state.w, state.lam], dim=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"), OPTIONS, ids=[f"{k.__module__}.{k.__name__}.{n}" for k, n, _ in OPTIONS]
+)
+def test_every_option_has_an_effect(kind, name, value):
+    slot = SLOTS[kind.__module__.rsplit(".", 1)[1]]
+    default, changed = kind(), kind(**{name: value})
+    assert getattr(default, name) != value
+    assert not torch.allclose(trajectory(**{slot: default}), trajectory(**{slot: changed}), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("kind", OTHER, ids=lambda k: f"{k.__module__}.{k.__name__}")
+def test_the_table_of_options_is_complete(kind):
+    assert {field.name for field in dataclasses.fields(kind)} == set(OTHER[kind])
+
+
+def test_the_table_of_rules_is_complete():
+    bases = [gp.solvers.z_steps.ZStep, gp.solvers.w_steps.WStep, gp.solvers.duals.Dual, gp.solvers.penalties.Penalty]
+    known = {kind for base in bases for kind in base.__subclasses__() if kind.__module__.startswith("genprior")}
+    assert known == set(OTHER)
+
+
+# -- bad values -----------------------------------------------------------------------------------------------------
+
+NAN, INF = math.nan, math.inf
+BAD = [
+    *((kind, "step_size", value) for kind in list(OTHER)[:3] for value in (0, -0.1, NAN, INF, "a", True)),
+    *((gp.z_steps.Momentum, "momentum", value) for value in (1, 1.5, -0.1, NAN, None)),
+    *((gp.z_steps.Adam, name, value) for name in ("beta1", "beta2") for value in (1, -0.1, NAN, "a")),
+    *((gp.z_steps.Adam, "epsilon", value) for value in (-1e-9, INF)),
+    *((gp.w_steps.Linearized, "alpha", value) for value in (0, -1, NAN)),
+    *((gp.w_steps.Exact, "tolerance", value) for value in (0, -1, NAN)),
+    *((gp.w_steps.Exact, "max_iterations", value) for value in (0, -1, 2.5, True)),
+    *((kind, "sigma", value) for kind in (gp.duals.Paper, gp.duals.Constant) for value in (-0.1, NAN, INF, "a")),
+    *((kind, "rho", v) for kind in (gp.penalties.Constant, gp.penalties.Doubling) for v in (0, -1, NAN, INF, "a")),
+    *((gp.penalties.Doubling, name, value) for name in ("n", "scales") for value in (0, -1, 1.5)),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "value"), BAD, ids=[f"{k.__name__}.{n}={v}" for k, n, v in BAD])
+def test_bad_values(kind, name, value):
+    with pytest.raises((ValueError, TypeError), match=rf"^{name} must .*got {re.escape(repr(value))}"):
+        kind(**{name: value})
+
+
+@pytest.mark.parametrize("slot", SLOTS.values())
+def test_parts_of_the_wrong_kind(slot):
+    with pytest.raises(TypeError, match=f"{slot} must be a "):
+        gp.ADMM(**{slot: 0.1})

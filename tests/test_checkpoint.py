@@ -1,0 +1,435 @@
+"""An interrupted run that is called again ends with the same bits as one that was never interrupted."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import genprior as gp
+from genprior import checkpoint as checkpoint_module
+from tests.checks.parts import tiny_generator, tiny_module, tiny_problem
+
+SOLVERS = {
+    "linearized": gp.LinearizedADMM(),
+    "exact": gp.ExactADMM(n=3),
+    "exact, adam z": gp.ExactADMM(z_step=gp.z_steps.Adam()),
+    "gradient": gp.GradientDescent(),
+    "momentum": gp.GradientDescent(momentum=0.9),
+    "adam": gp.Adam(),
+    "lbfgs": gp.LBFGS(memory=3),
+    "projected": gp.ProjectedGradient(inner=4),
+}
+STEPS = 30
+TENSORS = ("signal", "z", "w", "objective", "gap", "stationarity", "steps", "rollbacks", "restart")
+
+
+class Crash(RuntimeError):
+    pass
+
+
+def assert_same_run(a, b):
+    for name in TENSORS:
+        assert torch.equal(getattr(a, name), getattr(b, name)), name
+    assert a.status == b.status
+    assert (a.forwards, a.backwards) == (b.forwards, b.backwards)
+    assert a.plan == b.plan
+    for item in range(len(a.history)):
+        left, right = a.history.item(item), b.history.item(item)
+        for name in a.history.columns:
+            if name != "seconds":
+                assert torch.equal(left[name], right[name]), (item, name)
+
+
+def stop_at(step, how, after_calls=0):
+    """A callback that ends the run once, at ``step``, by ``how``: True or an exception."""
+    seen = []
+
+    def callback(view):
+        if view.step == step:
+            seen.append(step)
+            if len(seen) == after_calls + 1:
+                if isinstance(how, BaseException):
+                    raise how
+                return how
+        return None
+
+    return callback
+
+
+def run(path=None, *, solver="exact", stop=None, problem=None, every=7, callbacks=(), **options):
+    """Everything is built anew, as in a new process."""
+    return gp.solve(
+        problem or tiny_problem(),
+        SOLVERS[solver] if isinstance(solver, str) else solver,
+        stop=stop or gp.MaxSteps(STEPS),
+        checkpoint=None if path is None else gp.Checkpoint(path, steps=every),
+        callbacks=callbacks,
+        **options,
+    )
+
+
+def interrupted_then_resumed(path, how, *, at=17, after_calls=0, **options):
+    callbacks = [stop_at(at, how, after_calls)]
+    if isinstance(how, RuntimeError):
+        with pytest.raises(Crash):
+            run(path, callbacks=callbacks, **options)
+    else:
+        partial = run(path, callbacks=callbacks, **options)
+        assert gp.Status.INTERRUPTED in partial.status
+    steps = []
+    resumed = run(path, callbacks=[lambda view: steps.append(view.step)], **options)
+    assert steps[0] == (at // 7 * 7 if isinstance(how, RuntimeError) else at), "it did not go on where it was stored"
+    return resumed
+
+
+# -- bit-equal resumption --------------------------------------------------------------------------------------------
+
+ENDS = {"callback says stop": True, "ctrl-c": KeyboardInterrupt(), "crash": Crash()}
+
+
+@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_resumed_run_is_bit_equal(tmp_path, solver, how):
+    resumed = interrupted_then_resumed(tmp_path / "run", ENDS[how], solver=solver)
+    assert_same_run(resumed, run(solver=solver))
+
+
+@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("solver", ["exact", "lbfgs", "momentum"])
+def test_resumed_restarts_are_bit_equal(tmp_path, solver, how):
+    options = {"solver": solver, "restarts": 4, "cull_after": 10}
+    whole = run(**options)
+    assert whole.restart.any(), "some item should be won by another restart than the first"
+    for at in (15, 25):
+        assert_same_run(interrupted_then_resumed(tmp_path / f"run{at}", ENDS[how], at=at, **options), whole)
+
+
+@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("solver", ["exact", "adam", "lbfgs"])
+def test_interrupted_in_the_second_chunk(tmp_path, solver, how):
+    options = {"problem": None, "solver": solver, "batch_size": 2, "restarts": 2}
+    resumed = interrupted_then_resumed(tmp_path / "run", ENDS[how], after_calls=1, **options)
+    assert_same_run(resumed, run(**options))
+
+
+@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("solver", ["exact", "lbfgs", "exact, adam z"])
+def test_items_that_retire_around_the_checkpoint(tmp_path, solver, how):
+    """Compaction before the checkpoint, between checkpoint and crash, and after it."""
+    reached = run(solver=solver, stop=gp.MaxSteps(12), problem=tiny_problem(8)).objective.median().item()
+    options = {"solver": solver, "stop": gp.MaxSteps(40) | gp.Target(reached)}
+    whole = run(problem=tiny_problem(8), **options)
+    retired = sorted(set(whole.steps.tolist()))
+    assert len(retired) >= 3
+    for at in (retired[0] + 1, retired[1], retired[1] + 1):
+        path = tmp_path / f"run{at}"
+        resumed = interrupted_then_resumed(path, ENDS[how], at=at, problem=tiny_problem(8), **options)
+        assert_same_run(resumed, whole)
+
+
+def test_terms_and_per_item_parameters_survive(tmp_path):
+    def problem():
+        weights = torch.tensor([0.01, 0.02, 0.03, 0.04], dtype=torch.float64)
+        return tiny_problem(noise=0.1, on_signal=weights * gp.L1(), on_latent=gp.Ball(2.0))
+
+    stop = gp.MaxSteps(STEPS) | gp.Target(0.3)
+    resumed = interrupted_then_resumed(tmp_path / "run", True, problem=problem(), stop=stop)
+    assert_same_run(resumed, run(problem=problem(), stop=stop))
+
+
+def test_many_interruptions_in_a_row(tmp_path):
+    for at in range(0, STEPS, 4):
+        run(tmp_path / "run", callbacks=[stop_at(at, True)])
+    assert_same_run(run(tmp_path / "run"), run())
+
+
+def test_history_is_thinned_alike_after_a_crash(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["genprior.solve"], "_RECORDS_PER_ITEM", 6)
+    for at in (16, 24, 29):
+        assert_same_run(interrupted_then_resumed(tmp_path / f"run{at}", True, at=at), run())
+
+
+def diverging_problem():
+    torch_random = torch.Generator().manual_seed(3)
+    module = nn.Linear(3, 8).double()
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, generator=torch_random)
+    generator = gp.Generator(module, (3,), (8,))
+    operator = gp.operators.Gaussian(6, (8,), seed=1, dtype=torch.float64)
+    with torch.no_grad():
+        y = operator(generator(generator.sample_latent(3, seed=7)))
+    return gp.Problem(generator, gp.LeastSquares(operator, y))
+
+
+@pytest.mark.parametrize("at", [9, 11, 14])
+def test_roll_backs_survive(tmp_path, at):
+    options = {"solver": gp.GradientDescent(step_size=10.0), "problem": diverging_problem()}
+    whole = run(**options)
+    assert whole.rollbacks.any()
+    assert_same_run(interrupted_then_resumed(tmp_path / "run", True, at=at, **options), whole)
+
+
+@pytest.mark.xfail(
+    reason="Evaluation.restored runs, uncounted, the forward pass that put() owes: forwards is one short"
+)
+def test_stored_right_after_a_roll_back(tmp_path):
+    options = {"solver": gp.GradientDescent(step_size=10.0), "problem": diverging_problem()}
+    whole = run(**options)
+    steps = range(5, STEPS, 5)
+    for at in steps:
+        assert_same_run(interrupted_then_resumed(tmp_path / f"run{at}", True, at=at, **options), whole)
+
+
+class Nervous(nn.Module):
+    """Ctrl-C during the ``at``-th forward pass."""
+
+    at = -1
+    passes = 0
+
+    def __init__(self):
+        super().__init__()
+        self.inside = tiny_module()
+
+    def forward(self, z):
+        Nervous.passes += 1
+        if Nervous.passes == Nervous.at:
+            raise KeyboardInterrupt
+        return self.inside(z)
+
+
+@pytest.fixture
+def nervous(monkeypatch):
+    def problem(at):
+        monkeypatch.setattr(Nervous, "at", at)
+        monkeypatch.setattr(Nervous, "passes", 0)
+        return gp.Problem(gp.Generator(Nervous(), (3,), (8,)), tiny_problem().loss)
+
+    return problem
+
+
+def test_ctrl_c_inside_the_generator_resumes_to_the_same_answer(tmp_path, nervous):
+    partial = run(tmp_path / "run", problem=nervous(12))
+    assert partial.status == (gp.Status.INTERRUPTED,) * 4
+    assert partial.steps.tolist() == [10] * 4
+    resumed, whole = run(tmp_path / "run", problem=nervous(-1)), run(problem=nervous(-1))
+    assert all(torch.equal(getattr(resumed, name), getattr(whole, name)) for name in TENSORS)
+
+
+@pytest.mark.xfail(reason="the backward pass of the step that Ctrl-C broke off is counted twice")
+def test_ctrl_c_inside_the_generator_counts_passes_alike(tmp_path, nervous):
+    run(tmp_path / "run", problem=nervous(12))
+    assert_same_run(run(tmp_path / "run", problem=nervous(-1)), run(problem=nervous(-1)))
+
+
+def test_seconds_go_on_counting(tmp_path):
+    def slow():
+        problem = tiny_problem(1)
+        problem.generator.module.register_forward_hook(lambda *_: time.sleep(0.01))
+        return problem
+
+    partial = run(tmp_path / "run", problem=slow(), callbacks=[stop_at(20, True)])
+    assert partial.seconds >= 0.2
+    resumed = run(tmp_path / "run", problem=slow(), stop=gp.MaxSteps(STEPS))
+    assert resumed.seconds >= partial.seconds + 0.1
+    assert bool((resumed.history.item(0)["seconds"].diff() >= 0).all())
+
+
+def test_killed_process(tmp_path):
+    path = tmp_path / "run"
+    script = f"""
+        import time
+        import genprior as gp
+        from tests.checks.parts import tiny_problem
+        gp.solve(tiny_problem(), gp.ExactADMM(n=3), stop=gp.MaxSteps({STEPS}),
+                 checkpoint=gp.Checkpoint({str(path)!r}, steps=7),
+                 callbacks=[lambda view: time.sleep(60 if view.step == 17 else 0)])
+    """
+    root = Path(__file__).parents[1]
+    child = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)], cwd=root, env={**os.environ, "PYTHONPATH": "."}
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not path.exists() and time.monotonic() < deadline and child.poll() is None:
+            time.sleep(0.02)
+        time.sleep(0.3)
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    assert child.returncode == -signal.SIGKILL
+    steps = []
+    resumed = run(path, callbacks=[lambda view: steps.append(view.step)])
+    assert steps[0] in (7, 14)
+    assert_same_run(resumed, run())
+
+
+# -- finished runs ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": 3}, {"restarts": 2}])
+def test_finished_run_returns_at_once(tmp_path, options):
+    path = tmp_path / "run"
+    first = run(path, **options)
+    problem = tiny_problem()
+    passes = []
+    problem.generator.module.register_forward_hook(lambda *_: passes.append(1))
+    before = problem.generator.forwards, problem.generator.backwards
+    again = run(path, problem=problem, callbacks=[lambda view: pytest.fail("no step is left to make")], **options)
+    assert passes == []
+    assert (problem.generator.forwards, problem.generator.backwards) == before
+    assert_same_run(again, first)
+    assert again.seconds == first.seconds
+    assert torch.equal(again.history.item(0)["seconds"], first.history.item(0)["seconds"])
+
+
+def test_a_path_alone_is_a_checkpoint(tmp_path):
+    first = gp.solve(tiny_problem(), stop=gp.MaxSteps(5), checkpoint=str(tmp_path / "run"))
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    again = gp.solve(tiny_problem(), stop=gp.MaxSteps(5), checkpoint=str(tmp_path / "run"))
+    assert_same_run(again, first)
+
+
+def test_a_checkpoint_does_not_change_the_run(tmp_path):
+    assert_same_run(run(tmp_path / "run", every=1), run())
+
+
+# -- refusals --------------------------------------------------------------------------------------------------------
+
+
+def other_data():
+    problem = tiny_problem()
+    y = problem.loss.y.clone()
+    y[2, 3] = torch.nextafter(y[2, 3], y.new_tensor(9.0))
+    return gp.Problem(problem.generator, gp.LeastSquares(problem.loss.operator, y))
+
+
+def other_activation():
+    module = tiny_module()
+    module[1] = nn.Sigmoid()
+    return gp.Problem(gp.Generator(module, (3,), (8,)), tiny_problem().loss)
+
+
+OTHERS = {
+    "generator weights": lambda: {"problem": tiny_problem(generator_seed=1, data_seed=7)},
+    "activation": lambda: {"problem": other_activation()},
+    "operator": lambda: {"problem": gp.Problem(tiny_generator(), tiny_problem(operator_seed=2).loss)},
+    "one bit of the data": lambda: {"problem": other_data()},
+    "term": lambda: {"problem": tiny_problem(on_latent=0.1 * gp.L1())},
+    "solver": lambda: {"solver": "linearized"},
+    "solver option": lambda: {"solver": gp.ExactADMM(rho=1.0 + 1e-12, n=3)},
+    "seed": lambda: {"seed": 1},
+    "stop": lambda: {"stop": gp.MaxSteps(STEPS + 1)},
+    "restarts": lambda: {"restarts": 2},
+    "batch size": lambda: {"batch_size": 2},
+    "tolerance": lambda: {"tolerance": 1e-5},
+    "patience": lambda: {"patience": 499},
+    "check_every": lambda: {"check_every": 4},
+    "start": lambda: {"z0": torch.zeros(4, 3, dtype=torch.float64)},
+}
+
+
+@pytest.mark.parametrize("finished", [True, False], ids=["finished", "running"])
+@pytest.mark.parametrize("what", OTHERS)
+def test_checkpoint_of_another_run_is_refused(tmp_path, what, finished):
+    path = tmp_path / "run"
+    run(path, callbacks=[] if finished else [stop_at(17, True)])
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=r"belongs to another run.*delete the file"):
+        run(path, **OTHERS[what]())
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_truncated_file(tmp_path):
+    path = tmp_path / "run"
+    run(path, callbacks=[stop_at(17, True)])
+    whole = path.read_bytes()
+    for length in (0, 5, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(ValueError, match=r"run cannot be read .*delete it to start anew"):
+            run(path)
+        assert path.read_bytes() == whole[:length]
+
+
+def test_files_that_are_not_checkpoints(tmp_path):
+    text = tmp_path / "notes.txt"
+    text.write_text("my only copy of something else")
+    with pytest.raises(ValueError, match="cannot be read"):
+        run(text)
+    assert text.read_text() == "my only copy of something else"
+    weights = tmp_path / "weights.safetensors"
+    save_file({"a": torch.ones(2)}, weights)
+    before = weights.read_bytes()
+    with pytest.raises(ValueError, match="is not a genprior checkpoint"):
+        run(weights)
+    assert weights.read_bytes() == before
+
+
+def test_impossible_paths(tmp_path):
+    with pytest.raises(ValueError, match="is a folder: add a file name"):
+        gp.Checkpoint(tmp_path)
+    with pytest.raises(ValueError, match=r"the folder .*missing does not exist"):
+        gp.Checkpoint(tmp_path / "missing" / "run")
+    with pytest.raises(ValueError, match="does not exist"):
+        gp.solve(tiny_problem(), checkpoint=tmp_path / "missing" / "run")
+
+
+@pytest.mark.parametrize(("options", "error"), [({"seconds": -1}, ValueError), ({"steps": 0}, ValueError)])
+def test_bad_intervals(tmp_path, options, error):
+    with pytest.raises(error, match=next(iter(options))):
+        gp.Checkpoint(tmp_path / "run", **options)
+
+
+def test_due(tmp_path, monkeypatch):
+    by_steps = gp.Checkpoint(tmp_path / "run", steps=7)
+    assert [step for step in range(30) if by_steps.due(step)] == [7, 14, 21, 28]
+    by_time = gp.Checkpoint(tmp_path / "run", seconds=10)
+    assert not by_time.due(5)
+    now = [time.monotonic() + 10]
+    monkeypatch.setattr(checkpoint_module.time, "monotonic", lambda: now[0])
+    assert by_time.due(6)
+    by_time.write({"a": torch.ones(1)}, {"run": "x"})
+    assert not by_time.due(7)
+    now[0] += 10
+    assert by_time.due(8)
+
+
+# -- failures while writing ------------------------------------------------------------------------------------------
+
+
+def test_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "run"
+    whole = run()
+    real, calls = checkpoint_module.save_file, []
+
+    def full(tensors, filename, metadata=None):
+        calls.append(filename)
+        if len(calls) < 3:
+            return real(tensors, filename, metadata=metadata)
+        Path(filename).write_bytes(b"half of")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint_module, "save_file", full)
+    with pytest.raises(OSError, match="No space left"):
+        run(path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
+    monkeypatch.setattr(checkpoint_module, "save_file", real)
+    steps = []
+    resumed = run(path, callbacks=[lambda view: steps.append(view.step)])
+    assert steps[0] == 14
+    assert_same_run(resumed, whole)
+
+
+def test_no_temporary_files_are_left(tmp_path):
+    run(tmp_path / "run", every=3, callbacks=[stop_at(17, True)])
+    run(tmp_path / "run", every=3)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run"]

@@ -1,0 +1,267 @@
+"""The command line: what it prints, what it writes, how it ends."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from PIL import Image
+
+import genprior
+from genprior import cli
+from genprior.experiments import overhead
+from genprior.experiments.demo import demo_solvers, run_demo
+from genprior.generators.examples import random_mlp
+
+SMALL = ["--pictures", "2", "--steps", "30", "--restarts", "2"]
+
+
+def ends(words):
+    """Exit code, whether returned or raised."""
+    try:
+        return cli.main(words)
+    except SystemExit as end:
+        return end.code
+
+
+def flat(text):
+    return " ".join(text.split())
+
+
+# -- demo ------------------------------------------------------------------------------------------------------------
+
+
+def test_demo_json(tmp_path, capfd):
+    out = tmp_path / "new" / "demo"
+    assert ends(["demo", "--out", str(out), *SMALL, "--json"]) == 0
+    shown = capfd.readouterr()
+    assert shown.err == ""
+    document = json.loads(shown.out)  # fails on anything before or after the document
+    assert [row["solver"] for row in document["solvers"]] == list(demo_solvers())
+    for row in document["solvers"]:
+        assert row["forwards"] >= 31 and row["backwards"] >= 30
+        assert len(row["status"]) == 2
+        assert 0 <= row["median_error"] < 2
+        assert row["seconds"] > 0
+    assert document["picture"] == str(out / "demo.png")
+    with Image.open(document["picture"]) as picture:
+        picture.load()
+        assert picture.format == "PNG"
+        assert min(picture.size) > 300
+    assert [path.name for path in out.iterdir()] == ["demo.png"]
+
+
+def test_demo_table(tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "140")
+    out = tmp_path / "with [brackets] in it"
+    assert ends(["demo", "--out", str(out), "--pictures", "1", "--steps", "3", "--restarts", "1"]) == 0
+    shown = capfd.readouterr()
+    assert shown.err == ""
+    for name in demo_solvers():
+        assert name in shown.out
+    assert "1 pictures of 1024 pixels from 102 random measurements" in flat(shown.out)
+    assert "1 max_steps" in shown.out
+    assert f"picture: {out / 'demo.png'}\n" in shown.out, "the path stands whole on its line"
+    assert "plan of the last solver: ExactADMM" in shown.out
+
+
+def test_demo_is_repeatable():
+    first, second = (run_demo(pictures=1, steps=5, restarts=1, seed=3) for _ in range(2))
+    other = run_demo(pictures=1, steps=5, restarts=1, seed=4)
+    assert torch.equal(first.truth, second.truth)
+    assert not torch.equal(first.truth, other.truth)
+    for left, right in zip(first.runs, second.runs, strict=True):
+        assert torch.equal(left.result.z, right.result.z)
+
+
+def test_demo_uses_every_option(tmp_path, monkeypatch):
+    given = {}
+
+    def fake(**options):
+        given.update(options)
+        raise ValueError("seen enough")
+
+    monkeypatch.setattr("genprior.experiments.demo.run_demo", fake)
+    words = "--pictures 3 --measurements 50 --steps 7 --restarts 5 --seed 9 --device cpu --json"
+    assert ends(["demo", "--out", str(tmp_path), *words.split()]) == 1
+    del given["announce"]
+    assert given == {
+        "pictures": 3,
+        "measurements": 50,
+        "steps": 7,
+        "restarts": 5,
+        "seed": 9,
+        "device": "cpu",
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--pictures", "0"], "pictures must be at least 1, got 0"),
+        (["--measurements", "0"], "measurements must be at least 1, got 0"),
+        (["--restarts", "0"], "restarts must be at least 1, got 0"),
+        (["--steps", "-1"], "steps must be at least 0, got -1"),
+        (["--seed", "-1"], "seed must be at least 0, got -1"),
+        (["--device", "abacus"], "device 'abacus' cannot be used here"),
+        (["--device", "cuda:99"], "device 'cuda:99' cannot be used here"),
+    ],
+)
+def test_bad_values(tmp_path, capfd, words, message):
+    assert ends(["demo", "--out", str(tmp_path / "out"), *words]) == 1
+    shown = capfd.readouterr()
+    assert shown.out == ""
+    assert message in flat(shown.err)
+    assert "Traceback" not in shown.err
+    assert shown.err.startswith("genprior: ")
+
+
+def test_folder_that_cannot_be_made(tmp_path, capfd):
+    (tmp_path / "file").write_text("x")
+    assert ends(["demo", "--out", str(tmp_path / "file")]) == 1
+    assert "file" in capfd.readouterr().err
+
+
+def test_ctrl_c(tmp_path, capfd, monkeypatch):
+    def interrupted(**options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("genprior.experiments.demo.run_demo", interrupted)
+    assert ends(["demo", "--out", str(tmp_path)]) == 130
+    assert "interrupted" in capfd.readouterr().err
+
+
+# -- bench overhead --------------------------------------------------------------------------------------------------
+
+
+def small_cases(repeats):
+    generator = random_mlp(4, 8, (16,))
+    return [
+        overhead.measure_overhead(generator, name="a", batch=2, measurements=6, repeats=repeats, steps=4),
+        overhead.measure_overhead(generator, name="b", batch=3, measurements=6, repeats=repeats, steps=4),
+    ]
+
+
+def test_overhead_json(capfd, monkeypatch):
+    monkeypatch.setattr(overhead, "overhead_cases", small_cases)
+    assert ends(["bench", "overhead", "--repeats", "1", "--json"]) == 0
+    shown = capfd.readouterr()
+    document = json.loads(shown.out)
+    assert set(document) == {"ratio", "cases"}
+    assert [case["generator"] for case in document["cases"]] == ["a", "b"]
+    assert document["ratio"] == document["cases"][0]["ratio"]
+    for case in document["cases"]:
+        assert case["passes"] == [1.0, 1.0]
+        assert case["repeats"] == 1
+    assert shown.err == ""
+
+
+def test_overhead_table(capfd, monkeypatch):
+    monkeypatch.setattr(overhead, "overhead_cases", small_cases)
+    monkeypatch.setenv("COLUMNS", "140")
+    assert ends(["bench", "overhead", "--repeats", "2"]) == 0
+    shown = capfd.readouterr().out
+    assert "iteration ms" in shown and "1 + 1" in shown
+
+
+def test_overhead_of_the_real_mlp():
+    case = overhead.measure_overhead(random_mlp(), name="mlp", repeats=2, steps=20)
+    assert case.passes == (1.0, 1.0), "an iteration costs one forward and one backward pass"
+    assert 0 < case.bare_seconds < case.step_seconds < 1
+    assert case.ratio_quartiles[0] <= case.ratio <= case.ratio_quartiles[1]
+
+
+def test_overhead_cases_are_the_reported_ones(monkeypatch):
+    asked = []
+
+    def note(generator, *, name, repeats, steps, **rest):
+        asked.append((name, tuple(generator.signal_shape), repeats, steps, rest))
+
+    monkeypatch.setattr(overhead, "measure_overhead", note)
+    overhead.overhead_cases(3)
+    assert [(name, repeats) for name, _, repeats, _, _ in asked] == [("dcgan", 3), ("mlp", 12)]
+
+
+def test_overhead_bad_values(capfd):
+    assert ends(["bench", "overhead", "--repeats", "0"]) == 1
+    assert "repeats must be at least 1, got 0" in flat(capfd.readouterr().err)
+
+
+def test_overhead_sets_threads(monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    monkeypatch.setattr(overhead, "overhead_cases", small_cases)
+    assert ends(["bench", "overhead", "--repeats", "1", "--threads", "3", "--json"]) == 0
+    assert asked == [3]
+
+
+# -- everything else -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", cli.COMMANDS, ids=" ".join)
+def test_help_of_every_command(path, capfd):
+    assert ends([*path, "--help"]) == 0
+    shown = flat(capfd.readouterr().out)
+    assert "Example" in shown
+    assert " ".join(("genprior", *path)) in shown
+    for field in dataclasses.fields(cli.COMMANDS[path]):
+        assert f"--{field.name}" in shown
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
+def test_overview(words, capfd):
+    assert ends(words) == 0
+    shown = capfd.readouterr()
+    assert shown.err == ""
+    assert "usage: genprior COMMAND [options]" in shown.out
+    for path in cli.COMMANDS:
+        assert " ".join(path) in shown.out
+
+
+@pytest.mark.parametrize("words", [["nonsense"], ["nonsense", "--help"], ["demos", "--json"], ["--nonsense"]])
+def test_unknown_command(words, capfd):
+    assert ends(words) == 2
+    shown = capfd.readouterr()
+    assert shown.out == ""
+    assert f"there is no command {words[0]!r}" in shown.err
+    assert "bench overhead" in shown.err
+
+
+def test_half_a_command(capfd):
+    assert ends(["bench"]) == 2
+    shown = capfd.readouterr()
+    assert shown.out == ""
+    assert "bench overhead" in shown.err
+    assert "there is no command" not in shown.err
+    assert ends(["bench", "--help"]) == 0
+
+
+@pytest.mark.parametrize("words", [["demo", "--picture", "2"], ["demo", "--pictures", "two"], ["demo", "extra"]])
+def test_unknown_options(words, capfd):
+    assert ends(words) == 2
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["--version", "-V"])
+def test_version(word, capfd):
+    assert ends([word]) == 0
+    assert capfd.readouterr().out == f"genprior {genprior.__version__}\n"
+
+
+def test_json_has_no_nan(capfd):
+    cli._print_json({"a": float("nan"), "b": [float("inf"), 1.5, (float("-inf"), "x")]})
+
+    def refuse(word):
+        raise AssertionError(word)
+
+    document = json.loads(capfd.readouterr().out, parse_constant=refuse)
+    assert document == {"a": None, "b": [None, 1.5, [None, "x"]]}
+
+
+def test_installed_command():
+    script = "import sys; from genprior.cli import main; code = main(['nonsense']); "
+    script += "assert 'matplotlib' not in sys.modules, 'slow to import, and not needed yet'; sys.exit(code)"
+    run = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=False)
+    assert run.returncode == 2, run.stderr

@@ -1,0 +1,88 @@
+"""What a result says to people."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import genprior as gp
+from genprior import Status
+from tests.checks.parts import tiny_problem
+
+
+@pytest.fixture(scope="module")
+def result():
+    return gp.solve(tiny_problem(3), stop=gp.MaxSteps(5))
+
+
+def ended(result, *status, **fields):
+    return replace(result, status=status, **fields)
+
+
+@pytest.mark.parametrize("status", list(Status), ids=lambda status: status.name)
+def test_every_status_has_advice(status):
+    assert len(status.advice) > 10
+    assert status.advice.endswith(".")
+
+
+def test_advice_names_options_that_exist():
+    assert "restarts=8" in Status.CONVERGED.advice and "restarts=8" in Status.STALLED.advice
+    assert hasattr(gp.z_steps, "Adam") and "gp.z_steps.Adam()" in Status.STALLED.advice
+    assert "checkpoint=" in Status.INTERRUPTED.advice
+    for status in (Status.MAX_STEPS, Status.OUT_OF_TIME, Status.OUT_OF_PASSES):
+        assert "z0=" in status.advice
+
+
+def test_status_codes_are_different_and_running_is_zero():
+    assert Status.RUNNING == 0
+    assert len({int(status) for status in Status}) == len(Status)
+
+
+def test_summary(result):
+    text = ended(result, Status.CONVERGED, Status.STALLED, Status.CONVERGED).summary()
+    first, second, third = text.splitlines()
+    assert first == "3 items: 2 CONVERGED, 1 STALLED"
+    assert f"median objective {result.objective.median().item():.3g}" in second
+    assert f"{result.forwards} forward and {result.backwards} backward passes" in second
+    assert third == result.plan
+
+
+def test_converged_means_all(result):
+    assert ended(result, *[Status.CONVERGED] * 3).converged
+    assert not ended(result, Status.CONVERGED, Status.CONVERGED, Status.TARGET).converged
+
+
+def test_advice_per_item(result):
+    made = ended(result, Status.CONVERGED, Status.MAX_STEPS, Status.DIVERGED, rollbacks=torch.tensor([0, 0, 6]))
+    assert made.advice[:2] == (Status.CONVERGED.advice, Status.MAX_STEPS.advice)
+    assert made.advice[2] == Status.DIVERGED.advice + " The steps of this item were shortened 6 times."
+
+
+def test_frozen_dual(result):
+    gap = torch.tensor([0.05, 1e-5, 0.05], dtype=torch.float64)
+    made = ended(result, Status.STALLED, Status.STALLED, Status.MAX_STEPS, gap=gap)
+    assert "w and G(z) still differ by 5.0%" in made.advice[0]
+    assert "dual frozen, gap plateau" in made.advice[0]
+    assert "dual=gp.duals.Constant()" in made.advice[0]
+    assert "frozen" not in made.advice[1]
+    assert "frozen" not in made.advice[2]
+
+
+def test_frozen_dual_in_a_solve():
+    """A dual step that is far too small cannot close the gap: the run stalls, and says why."""
+    problem = tiny_problem(2, noise=0.5)
+    solver = gp.LinearizedADMM(rho=0.3, sigma=1e-9)
+    result = gp.solve(problem, solver, stop=gp.MaxSteps(3000), patience=60)
+    stalled = [text for text, status in zip(result.advice, result.status, strict=True) if status is Status.STALLED]
+    assert stalled
+    assert all("dual frozen, gap plateau" in text for text in stalled)
+
+
+def test_tensors_belong_together():
+    problem = tiny_problem(3)
+    result = gp.solve(problem, stop=gp.MaxSteps(20), restarts=2, cull_after=5)
+    assert torch.allclose(problem.generator(result.z).detach(), result.signal)
+    assert torch.allclose(problem.objective(result.z), result.objective)
+    assert result.w.shape == result.signal.shape == (3, 8)
+    assert not any(getattr(result, name).requires_grad for name in ("z", "signal", "w", "objective"))
+    assert len(result.status) == len(result.steps) == len(result.restart) == len(result.history) == 3
