@@ -178,9 +178,6 @@ def test_roll_backs_survive(tmp_path, at):
     assert_same_run(interrupted_then_resumed(tmp_path / "run", True, at=at, **options), whole)
 
 
-@pytest.mark.xfail(
-    reason="Evaluation.restored runs, uncounted, the forward pass that put() owes: forwards is one short"
-)
 def test_stored_right_after_a_roll_back(tmp_path):
     options = {"solver": gp.GradientDescent(step_size=10.0), "problem": diverging_problem()}
     whole = run(**options)
@@ -224,7 +221,6 @@ def test_ctrl_c_inside_the_generator_resumes_to_the_same_answer(tmp_path, nervou
     assert all(torch.equal(getattr(resumed, name), getattr(whole, name)) for name in TENSORS)
 
 
-@pytest.mark.xfail(reason="the backward pass of the step that Ctrl-C broke off is counted twice")
 def test_ctrl_c_inside_the_generator_counts_passes_alike(tmp_path, nervous):
     run(tmp_path / "run", problem=nervous(12))
     assert_same_run(run(tmp_path / "run", problem=nervous(-1)), run(problem=nervous(-1)))

@@ -209,7 +209,6 @@ def test_ctrl_c_inside_the_generator_in_the_second_chunk():
     assert result.steps.tolist() == [10, 10, 5, 5]
 
 
-@pytest.mark.xfail(reason="Ctrl-C while a later chunk starts loses the finished ones")
 def test_ctrl_c_while_the_second_chunk_starts():
     try:
         result = gp.solve(nervous(12), stop=gp.MaxSteps(10), batch_size=2, tolerance=0)

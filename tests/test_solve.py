@@ -32,8 +32,7 @@ class Guarded(nn.Module):
         self.limit = limit
 
     def forward(self, z: Tensor) -> Tensor:
-        far = (z.norm(dim=1, keepdim=True) > self.limit).to(z)
-        return self.inner(z) + far * torch.nan
+        return torch.where(z.norm(dim=1, keepdim=True) > self.limit, torch.nan, self.inner(z))
 
 
 def weighted(weights: list[float], module: nn.Module | None = None) -> gp.Problem:
@@ -49,12 +48,14 @@ def weighted(weights: list[float], module: nn.Module | None = None) -> gp.Proble
 def test_finished_items_leave_the_batch_and_the_others_do_not_notice():
     seen: list[int] = []
     sizes: list[int] = []
-    problem = weighted([1.0, 0.03, 0.2, 0.01])
+    problem = weighted([1.0, 0.1, 0.4, 0.2])
     problem.generator.module.register_forward_hook(lambda _m, _i, out: sizes.append(len(out)))
     solver = gp.GradientDescent(step_size=0.1)
-    options = {"stop": gp.MaxSteps(4000), "tolerance": 1e-8, "check_every": 1, "patience": 5000}
+    options = {"stop": gp.MaxSteps(4000), "tolerance": 1e-6, "check_every": 1, "patience": 5000}
     together = gp.solve(problem, solver, z0=starts(4), callbacks=[lambda view: seen.append(len(view.rows))], **options)
-    assert len(set(together.steps.tolist())) == 4, "the items must end at different steps for this test to mean anything"
+    assert len(set(together.steps.tolist())) == 4, (
+        "the items must end at different steps for this test to mean anything"
+    )
     assert sorted(set(sizes)) == [1, 2, 3, 4]
     assert set(seen) == {1, 2, 3, 4}
     for item in range(4):
@@ -66,7 +67,7 @@ def test_finished_items_leave_the_batch_and_the_others_do_not_notice():
 
 
 def test_compaction_costs_no_pass():
-    problem = weighted([1.0, 0.03, 0.2, 0.01])
+    problem = weighted([1.0, 0.1, 0.4, 0.2])
     result = gp.solve(
         problem, gp.GradientDescent(step_size=0.1), z0=starts(4), stop=gp.MaxSteps(4000), tolerance=1e-8, check_every=1
     )
@@ -191,7 +192,7 @@ def test_worse_restarts_are_given_up_early_and_the_best_ones_stay():
     rows: list[int] = []
     result = gp.solve(
         problem,
-        gp.GradientDescent(),
+        gp.GradientDescent(step_size=1e-4),
         restarts=8,
         cull_after=20,
         stop=gp.MaxSteps(100),
@@ -200,7 +201,8 @@ def test_worse_restarts_are_given_up_early_and_the_best_ones_stay():
     )
     assert [rows[i] for i in (0, 19, 20, 39, 40, 79, 80, 99)] == [32, 32, 16, 16, 8, 8, 4, 4]
     assert set(result.status) == {gp.Status.MAX_STEPS}
-    assert (result.objective < 1e-3).all()
+    uncut = gp.solve(problem, gp.GradientDescent(step_size=1e-4), restarts=8, cull_after=999, stop=gp.MaxSteps(20))
+    assert (result.objective <= uncut.objective).all(), "the best at the time of the cut must have stayed"
 
 
 def test_the_first_restart_starts_at_z0():
@@ -235,9 +237,10 @@ def test_per_item_operators_and_terms_travel_with_their_items():
     operator = gp.operators.Mask(masks, per_item=True, dtype=torch.float64)
     weights = torch.linspace(0.01, 0.05, 5, dtype=torch.float64)
     problem = gp.Problem(generator, gp.LeastSquares(operator, operator(truth)), on_latent=weights * gp.SquaredL2())
-    options = {"stop": gp.MaxSteps(300), "tolerance": 1e-7}
-    whole = gp.solve(problem, gp.ExactADMM(), z0=starts(5), **options)
-    parts = gp.solve(problem, gp.ExactADMM(), z0=starts(5), batch_size=2, **options)
+    options = {"stop": gp.MaxSteps(1500), "tolerance": 1e-6}
+    solver = gp.ExactADMM(dual=gp.duals.Constant())
+    whole = gp.solve(problem, solver, z0=starts(5), **options)
+    parts = gp.solve(problem, solver, z0=starts(5), batch_size=2, **options)
     assert_same(whole, parts, rtol=1e-7, atol=1e-9)
     matrix, offset = generator.module.matrix, generator.module.offset
     for item in range(5):

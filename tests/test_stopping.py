@@ -194,7 +194,6 @@ def test_own_rule():
     assert result.status == (Status.MAX_STEPS, Status.TARGET, Status.MAX_STEPS, Status.TARGET)
 
 
-@pytest.mark.xfail(reason="restarts are culled only at steps that are multiples of check_every too")
 def test_restarts_are_culled_at_any_step():
     running = []
     gp.solve(

@@ -34,7 +34,7 @@ class Demo:
     """Number of pictures."""
     measurements: int = 102
     """Random measurements per picture of 1024 pixels."""
-    steps: int = 300
+    steps: int = 500
     """Iterations per solver."""
     restarts: int = 8
     """Starts per picture; the worst are given up early."""

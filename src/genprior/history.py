@@ -25,25 +25,29 @@ class Panel:
     counts: Tensor
     """``(records, 4)``: step, seconds, forwards, backwards."""
     values: Tensor
-    """``(records, items, 4)``: objective, gap, stationarity, rho; NaN rows where the item was not running."""
+    """``(records, items, 4)``: objective, gap, stationarity, rho; NaN where the item was not running."""
     present: Tensor
     """``(records, items)``: where the item was running."""
+    ends: Tensor
+    """``(items, 8)``: the last record of every item; NaN where it has not ended."""
 
     def select(self, items: Tensor) -> Panel:
         """The records of some items; records without any of them are left out."""
         present = self.present[:, items]
         kept = present.any(dim=1)
-        return Panel(self.counts[kept], self.values[kept][:, items], present[kept])
+        return Panel(self.counts[kept], self.values[kept][:, items], present[kept], self.ends[items])
+
+    def table(self, item: int) -> Tensor:
+        """All records of one item, ``(records, 8)``, the last one among them once."""
+        kept = self.present[:, item]
+        table = torch.cat([self.counts[kept], self.values[kept, item]], dim=1)
+        end = self.ends[item]
+        if bool(end[0].isnan()):
+            return table
+        return torch.cat([table[table[:, 0] < end[0]], end[None]])
 
 
-@dataclass(eq=False)
-class _Same:
-    """Compares index tensors by identity: between two retirements all records share one."""
-
-    tensor: Tensor
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.tensor is other.tensor
+Counts = tuple[int, float, int, int]
 
 
 @dataclass
@@ -57,86 +61,68 @@ class Recorder:
     rows: int
     capacity: int
     stride: int = 1
-    thinnable: int = 0
-    records: list[tuple[tuple[int, float, int, int], Tensor, tuple[Tensor, ...], bool]] = field(default_factory=list)
+    records: list[tuple[Counts, Tensor, tuple[Tensor, ...]]] = field(default_factory=list)
+    ends: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ends = torch.full((self.rows, len(COUNTS) + len(VALUES)), torch.nan, dtype=torch.float64)
 
     def wants(self, step: int) -> bool:
         """Whether this step is to be recorded: a resumed run comes by the step at which it was stored a second time."""
-        last = self.records[-1] if self.records else None
-        return step % self.stride == 0 and (last is None or last[3] or last[0][0] < step)
+        return step % self.stride == 0 and (not self.records or self.records[-1][0][0] < step)
 
-    def record(
-        self, counts: tuple[int, float, int, int], rows: Tensor, values: tuple[Tensor, ...], final: bool
-    ) -> None:
-        """Note the values of the rows that are running; ``final`` records are never thinned away."""
+    def record(self, counts: Counts, rows: Tensor, values: tuple[Tensor, ...], final: bool) -> None:
+        """Note the values of the rows that are running; ``final`` ones are the rows' last and are never thinned away."""
         if final:
-            self._withdraw(counts[0], rows)
-        self.records.append((counts, rows, values, final))
-        self.thinnable += not final
-        while self.thinnable > self.capacity:
-            self._thin()
+            columns = torch.stack(values, dim=1).to("cpu", torch.float64)
+            self.ends[rows.cpu()] = torch.cat(
+                [torch.tensor(counts, dtype=torch.float64).expand(len(rows), -1), columns], 1
+            )
+            return
+        self.records.append((counts, rows, values))
+        while len(self.records) > self.capacity:
+            self.stride *= 2
+            self.records = [entry for entry in self.records if entry[0][0] % self.stride == 0]
 
     def panel(self) -> Panel:
         """Everything so far, as dense columns on the CPU."""
         number = len(self.records)
-        counts = torch.tensor([entry[0] for entry in self.records], dtype=torch.float64).reshape(number, 4)
+        counts = torch.tensor([entry[0] for entry in self.records], dtype=torch.float64).reshape(number, len(COUNTS))
         values = torch.full((number, self.rows, len(VALUES)), torch.nan, dtype=torch.float64)
         present = torch.zeros(number, self.rows, dtype=torch.bool)
-        for rows, first, last in self._runs():
+        for rows, first, last in self._stretches():
             index = rows.cpu()
             for column in range(len(VALUES)):
                 stacked = torch.stack([entry[2][column] for entry in self.records[first:last]])
                 values[first:last, index, column] = stacked.to("cpu", torch.float64)
             present[first:last, index] = True
-        return Panel(counts, values, present)
+        return Panel(counts, values, present, self.ends)
 
     def tensors(self) -> dict[str, Tensor]:
         """What must be stored to go on recording."""
         panel = self.panel()
-        final = torch.tensor([entry[3] for entry in self.records], dtype=torch.bool)
-        return {
-            "counts": panel.counts,
-            "values": panel.values,
-            "present": panel.present,
-            "final": final,
-            "stride": torch.tensor(self.stride),
-        }
+        parts = {"counts": panel.counts, "values": panel.values, "present": panel.present, "ends": panel.ends}
+        return parts | {"stride": torch.tensor(self.stride)}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Take over what :meth:`tensors` stored."""
-        self.stride = int(tensors["stride"])
-        self.records, self.thinnable = [], 0
-        for counts, values, present, final in zip(
-            tensors["counts"].tolist(), tensors["values"], tensors["present"], tensors["final"].tolist(), strict=True
+        self.stride, self.ends = int(tensors["stride"]), tensors["ends"]
+        self.records = []
+        for counts, values, present in zip(
+            tensors["counts"].tolist(), tensors["values"], tensors["present"], strict=True
         ):
             rows = present.nonzero()[:, 0]
-            columns = values[rows].unbind(dim=1)
-            self.records.append(((int(counts[0]), counts[1], int(counts[2]), int(counts[3])), rows, columns, final))
-            self.thinnable += not final
+            step, seconds, forwards, backwards = counts
+            entry = (int(step), seconds, int(forwards), int(backwards)), rows, values[rows].unbind(dim=1)
+            self.records.append(entry)
 
-    def _withdraw(self, step: int, rows: Tensor) -> None:
-        """Rows that end right after they were recorded at the same step leave that record: one record per step."""
-        if not self.records or self.records[-1][3] or self.records[-1][0][0] != step:
-            return
-        counts, index, values, final = self.records.pop()
-        staying = ~torch.isin(index, rows)
-        if bool(staying.any()):
-            self.records.append((counts, index[staying], tuple(value[staying] for value in values), final))
-        else:
-            self.thinnable -= 1
-
-    def _runs(self) -> Iterator[tuple[Tensor, int, int]]:
+    def _stretches(self) -> Iterator[tuple[Tensor, int, int]]:
         """Stretches of records about the same rows, which are stacked in one go."""
         first = 0
-        for rows, group in groupby(self.records, key=lambda entry: _Same(entry[1])):
+        for _, group in groupby(self.records, key=lambda entry: id(entry[1])):
             last = first + sum(1 for _ in group)
-            yield rows.tensor, first, last
+            yield self.records[first][1], first, last
             first = last
-
-    def _thin(self) -> None:
-        self.stride *= 2
-        self.records = [entry for entry in self.records if entry[3] or entry[0][0] % self.stride == 0]
-        self.thinnable = sum(not entry[3] for entry in self.records)
 
 
 @dataclass(frozen=True)
@@ -164,9 +150,7 @@ class History:
         for panel in self.panels:
             width = panel.values.shape[1]
             if 0 <= place < width:
-                kept = panel.present[:, place]
-                table = torch.cat([panel.counts[kept], panel.values[kept, place]], dim=1)
-                return dict(zip(self.columns, table.unbind(dim=1), strict=True))
+                return dict(zip(self.columns, panel.table(place).unbind(dim=1), strict=True))
             place -= width
         raise IndexError(f"item {number} does not exist: the run had {len(self)} items, numbered from 0")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -103,12 +104,13 @@ def solve(
     Examples
     --------
     >>> import torch, genprior as gp
+    >>> _ = torch.manual_seed(0)
     >>> module = torch.nn.Linear(3, 16)
     >>> G = gp.Generator(module, latent_shape=(3,), signal_shape=(16,))
     >>> A = gp.operators.Gaussian(8, G.signal_shape, seed=1)
     >>> y = A(G(G.sample_latent(2, seed=7))).detach()
     >>> r = gp.solve(gp.Problem(G, loss=gp.LeastSquares(A, y)), gp.ExactADMM(rho=1.0), stop=gp.MaxSteps(500))
-    >>> bool((r.objective < 1e-6).all())
+    >>> bool((r.objective < 1e-4).all())
     True
     """
     solver = ExactADMM() if solver is None else solver
@@ -182,9 +184,14 @@ class _Run:
         """Run what is not done yet, and put everything together."""
         chunks = range(len(self.done) * self.batch_size, self.items, self.batch_size)
         interrupted = False
+        self.bar.chunk_done(min(self.items, chunks.start))
         for left, first in zip(range(len(chunks), 0, -1), chunks, strict=True):
             used = sum(part.seconds for part in self.done)
-            chunk = self._chunk(first, self.options.stop.share(used, left))
+            stop = self.options.stop.share(used, left)
+            try:
+                chunk = self._chunk(first, stop)
+            except KeyboardInterrupt:
+                chunk, interrupted = self._chunk(first, stop), True
             interrupted = chunk.interrupt() if interrupted else chunk.run()
             self.done.append(chunk.finished())
             self.bar.chunk_done(chunk.items)
@@ -250,14 +257,18 @@ class _Chunk:
     def run(self) -> bool:
         """Step until no row is left. True if the run was interrupted."""
         self._resume()
+        passes = self.forwards, self.backwards
         try:
             while len(self.rows):
                 if self._look():
                     return self._stored_interrupt()
+                passes = self.forwards, self.backwards
                 if len(self.rows):
                     rows = self.rows.advanced(self.problem, self.solver)
                     self.rows, self.step = rows, self.step + 1
+                    passes = self.forwards, self.backwards
         except KeyboardInterrupt:
+            self._count_from(*passes)  # an iteration cut short is not part of the run
             return self._stored_interrupt()
         return False
 
@@ -265,7 +276,8 @@ class _Chunk:
         """Between two steps: judge, mend, record. True if a callback asks to stop."""
         view = self._view()
         verdict = self.options.stop.verdict(view)
-        if not isinstance(verdict, int) or verdict or self.step % self.options.check_every == 0:
+        due = self.step % self.options.check_every == 0 or self._survivors() is not None
+        if due or not isinstance(verdict, int) or verdict:
             self._check(verdict)
         with self.clock.stopped():
             if len(self.rows):
@@ -290,12 +302,17 @@ class _Chunk:
 
     def _culled(self) -> Tensor:
         """Rows given up at steps c, 2c, 4c, ... in favour of better restarts of the same item."""
-        rounds, rest = divmod(self.step, self.options.cull_after)
-        halving = rounds.bit_length()
-        if self.options.restarts == 1 or rest or rounds == 0 or rounds & (rounds - 1):
+        survivors = self._survivors()
+        if survivors is None:
             return torch.zeros_like(self.rows.index, dtype=torch.bool)
-        survivors = max(1, self.options.restarts >> halving)
         return losers(self.outcome, self.rows, self.options.restarts, survivors)
+
+    def _survivors(self) -> int | None:
+        """How many restarts of an item may stay after this step; None where it is not a step of culling."""
+        rounds, rest = divmod(self.step, self.options.cull_after)
+        if self.options.restarts == 1 or rest or rounds == 0 or rounds & (rounds - 1):
+            return None
+        return max(1, self.options.restarts >> rounds.bit_length())
 
     def _retire(self, codes: Tensor) -> None:
         """Rows with a code leave the batch; the rest is compacted."""
@@ -318,8 +335,12 @@ class _Chunk:
         return True
 
     def _stored_interrupt(self) -> bool:
+        """Store the run, if it can be stored, then let every row end as it stands."""
         with self.clock.stopped():
-            self.run_of.keeper.write(self.run_of.done, self)
+            try:
+                self.run_of.keeper.write(self.run_of.done, self)
+            except OSError as problem:
+                warnings.warn(f"the checkpoint could not be written ({problem}); it is as it was before", stacklevel=2)
         return self.interrupt()
 
     # -- storage ---------------------------------------------------------------------------------------------------
@@ -345,8 +366,12 @@ class _Chunk:
         start = "history."
         self.recorder.restore({n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)})
         self.step, self.clock = meta["step"], Clock(meta["seconds"])
-        self.base_forwards = self.generator.forwards - meta["forwards"]
-        self.base_backwards = self.generator.backwards - meta["backwards"]
+        self._count_from(meta["forwards"], meta["backwards"])
+
+    def _count_from(self, forwards: int, backwards: int) -> None:
+        """Count passes on from these numbers."""
+        self.base_forwards = self.generator.forwards - forwards
+        self.base_backwards = self.generator.backwards - backwards
 
     # -- what others see -------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -87,6 +87,6 @@ def _finished(tensors: dict[str, Tensor], number: int, counts: list[Any], place:
     def columns(name: str, count: int) -> list[Tensor]:
         return [tensors[f"done.{number}.{name}.{i}"] for i in range(count)]
 
-    outcome = Outcome(*(column.to(place.device) for column in columns("outcome", 10)))
+    outcome = Outcome(*(column.to(place.device) for column in columns("outcome", len(fields(Outcome)))))
     restart = tensors[f"done.{number}.restart"].to(place.device)
-    return Finished(outcome, restart, Panel(*columns("panel", 3)), *counts)
+    return Finished(outcome, restart, Panel(*columns("panel", len(fields(Panel)))), *counts)

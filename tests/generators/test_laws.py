@@ -46,7 +46,7 @@ def test_same_seed_same_draws_and_the_global_state_is_left_alone(law):
         (gp.Uniform(), scipy.stats.uniform(-1, 2)),
         (gp.Uniform(1, 4), scipy.stats.uniform(1, 3)),
     ],
-    ids=str,
+    ids=["normal", "wide normal", "uniform", "shifted uniform"],
 )
 def test_coordinates_follow_the_law(law, reference):
     sample = draw(law).flatten().numpy()

@@ -219,7 +219,7 @@ def step(problem, x, lam, w, rho, w_step=TIGHT):
     if "image_of_lam" in memory:
         memory = memory | {"image_of_lam": problem.loss.form.forward(lam)}
     zero = torch.zeros_like(rho)
-    solution, implied, memory = w_step(problem, Split(w, lam, x, residual, rho, zero, zero + 1), memory)
+    solution, implied, memory = w_step(problem, Split(w, lam, x, residual, rho, zero, zero + 1, 1.0), memory)
     assert implied is None
     return solution, memory
 
@@ -340,7 +340,7 @@ def test_orthogonal_rows_use_one_adjoint_and_no_forward():
     residual = loss.evaluate(x)[1]
     memory = TIGHT.start(problem, x, residual)
     calls.clear()
-    TIGHT(problem, Split(w, lam, x, residual, rho, 0 * rho, 1 + 0 * rho), memory)
+    TIGHT(problem, Split(w, lam, x, residual, rho, 0 * rho, 1 + 0 * rho, 1.0), memory)
     assert calls == ["AT"]
 
 

@@ -62,7 +62,7 @@ def run_demo(
     *,
     pictures: int = 6,
     measurements: int = 102,
-    steps: int = 300,
+    steps: int = 500,
     restarts: int = 8,
     seed: int = 0,
     device: str = "cpu",

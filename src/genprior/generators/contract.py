@@ -69,6 +69,11 @@ class Generator:
             raise TypeError(
                 f"the generator's module gave {type(x).__name__}, expected one tensor: wrap it and return the signal"
             )
+        if x.dtype != self.dtype:
+            raise TypeError(
+                f"the generator's module gave {x.dtype}, but its parameters are {self.dtype}: switch autocast off, or "
+                "convert inside the module"
+            )
         if x.shape != (z.shape[0], *self.signal_shape):
             raise ValueError(
                 f"the generator's module gave shape {tuple(x.shape)} for {z.shape[0]} latents, expected "

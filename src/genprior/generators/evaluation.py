@@ -65,7 +65,8 @@ class Evaluation:
     def tensors(self) -> dict[str, Tensor]:
         """What must be stored to rebuild this evaluation bit for bit."""
         chosen = self._chosen if self._chosen is not None else torch.arange(len(self._points), device=self.z.device)
-        return {"points": self._points, "chosen": chosen, "value": self.x}
+        owes = torch.tensor(self._tape is None, device=self.z.device)
+        return {"points": self._points, "chosen": chosen, "value": self.x, "owes_forward": owes}
 
     def restored(self, tensors: dict[str, Tensor]) -> Evaluation:
         """The evaluation that ``tensors`` describe (one forward pass)."""
@@ -75,6 +76,8 @@ class Evaluation:
         whole = torch.equal(chosen, torch.arange(len(points), device=place.device))
         part = Evaluation(self._generator, points, None if whole else chosen)
         part.x = tensors["value"].to(place)
+        if bool(tensors["owes_forward"]):
+            part._tape = None
         return part
 
     def _bare(self) -> Evaluation:

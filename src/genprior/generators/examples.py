@@ -45,7 +45,7 @@ class SoftDiscs(nn.Module):
     rows: Tensor
     columns: Tensor
 
-    def __init__(self, discs: int = 3, side: int = 32, sharpness: float = 5.0) -> None:
+    def __init__(self, discs: int = 2, side: int = 32, sharpness: float = 2.0) -> None:
         super().__init__()
         self.discs = discs
         self.sharpness = sharpness
@@ -63,7 +63,7 @@ class SoftDiscs(nn.Module):
         return 1 - (1 - shade).prod(dim=1, keepdim=True)
 
 
-def soft_discs(discs: int = 3, side: int = 32, *, device: torch.device | str = "cpu") -> Generator:
+def soft_discs(discs: int = 2, side: int = 32, *, device: torch.device | str = "cpu") -> Generator:
     """The generator of :class:`SoftDiscs`: no training, a picture a person recognises, a smooth derivative."""
     return Generator(SoftDiscs(discs, side).to(device), (4 * discs,), (1, side, side), signal_range=(0.0, 1.0))
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from torch import Tensor
 
 from genprior._files import write_atomically
-from genprior.experiments.demo import Demo, DemoRun
+from genprior.experiments.demo import Demo
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,9 +39,10 @@ def demo_rows(demo: Demo) -> list[dict[str, object]]:
 def demo_table(demo: Demo) -> Table:
     """The same numbers for a terminal."""
     title = f"{len(demo.truth)} pictures of {demo.pixels} pixels from {demo.measurements} random measurements"
-    table = Table(title=f"{title}, {demo.restarts} starts each")
+    caption = f"error: median |G(z) - truth| / |truth|; solved: error under 5%; {demo.restarts} starts per picture"
+    table = Table(title=title, caption=caption)
     table.add_column("solver")
-    for name in ("median error", "solved (< 5%)", "seconds", "forward", "backward", "status"):
+    for name in ("error", "solved", "seconds", "passes"):
         table.add_column(name, justify="right")
     for row, run in zip(demo_rows(demo), demo.runs, strict=True):
         table.add_row(
@@ -49,9 +50,7 @@ def demo_table(demo: Demo) -> Table:
             f"{row['median_error']:.1e}",
             f"{run.solved:.0%}",
             f"{run.result.seconds:.2f}",
-            str(run.result.forwards),
-            str(run.result.backwards),
-            _ends(run),
+            str(run.result.forwards + run.result.backwards),
         )
     return table
 
@@ -69,11 +68,6 @@ def draw_demo(demo: Demo, path: Path) -> None:
     _draw_pictures(halves[0, 0], shown, columns)
     _draw_curves(halves[0, 1].subplots(), demo)
     write_atomically(path, lambda temporary: figure.savefig(temporary, dpi=110, format="png"))
-
-
-def _ends(run: DemoRun) -> str:
-    names = [status.name.lower() for status in run.result.status]
-    return ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))
 
 
 def _draw_pictures(figure: SubFigure, shown: list[tuple[str, Tensor]], columns: int) -> None:

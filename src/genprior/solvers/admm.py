@@ -30,7 +30,9 @@ class ADMMState(State):
     nu: Tensor
     """Smoothness of L."""
     kappa: Tensor
-    """Running estimate of ``|DG(z)|`` from quantities that the iteration has anyway."""
+    """Running estimate of ``|DG(z)|`` from quantities that the iteration has anyway; forgets slowly."""
+    steepest: Tensor
+    """The largest such estimate: the unit of the z residual."""
     z_memory: Memory
     w_memory: Memory
 
@@ -97,6 +99,7 @@ class ADMM(Solver):
             k=zero,
             nu=problem.loss.curvature(at.x)[1],
             kappa=zero,
+            steepest=zero,
             z_memory=self.z_step.start(z),
             w_memory=self.w_step.start(problem, at.x, point.residual),
         )
@@ -115,7 +118,7 @@ class ADMM(Solver):
         if self.z_step.adaptive:
             kappa = kappa_from_move(kappa, s.at, at, problem.generator.law.spread)
 
-        split = Split(s.w, s.lam, at.x, point.residual, rho, s.sigma, s.scale)
+        split = Split(s.w, s.lam, at.x, point.residual, rho, s.sigma, s.scale, self.penalty.rho)
         w, w_residual, w_memory = self.w_step(problem, split, s.w_memory)
         r = w - at.x
         distance = _batch.norm(r)
@@ -124,6 +127,7 @@ class ADMM(Solver):
 
         size = _batch.norm(w)
         unit = s.nu * size + _batch.norm(lam)
+        steepest = torch.maximum(s.steepest, kappa)
         z_residual = latent_residual(problem, s.z, gradient, rho, kappa)
         w_residual = rho * distance if w_residual is None else w_residual
         return ADMMState(
@@ -132,7 +136,7 @@ class ADMM(Solver):
             objective=point.objective,
             score=point.score,
             gap=_batch.ratio(distance, size),
-            stationarity=_batch.ratio(torch.maximum(_batch.ratio(z_residual, kappa), w_residual), unit),
+            stationarity=_batch.ratio(torch.maximum(_batch.ratio(z_residual, steepest), w_residual), unit),
             rho=rho,
             scale=s.scale,
             r=r,
@@ -141,6 +145,7 @@ class ADMM(Solver):
             k=k,
             nu=s.nu,
             kappa=kappa,
+            steepest=steepest,
             z_memory=z_memory,
             w_memory=w_memory,
         )
@@ -158,7 +163,7 @@ class ADMM(Solver):
             gradient=gradient,
             term=problem.on_latent,
             lipschitz=lipschitz(rho, kappa),
-            shrink=s.scale if self.z_step.adaptive else s.scale * self.penalty.rho / rho,
+            shrink=s.scale * self.penalty.rho / rho if self.z_step.follows_penalty else s.scale,
             spread=problem.generator.law.spread,
         )
 

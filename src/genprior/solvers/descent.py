@@ -21,6 +21,7 @@ class DescentState(State):
     residual: Tensor
     nu: Tensor
     kappa: Tensor
+    steepest: Tensor
     z_memory: Memory
 
 
@@ -52,6 +53,7 @@ class Descent(Solver):
             residual=point.residual,
             nu=curvature_of(problem, at.x),
             kappa=zero,
+            steepest=zero,
             z_memory=self.z_step.start(z),
         )
 
@@ -75,18 +77,20 @@ class Descent(Solver):
         point = problem.evaluate(at.x, at.z)
         if self.z_step.adaptive:
             kappa = kappa_from_move(kappa, s.at, at, problem.generator.law.spread)
+        steepest = torch.maximum(s.steepest, kappa)
         return DescentState(
             at=at,
             w=at.x,
             objective=point.objective,
             score=point.score,
             gap=s.gap,
-            stationarity=relative_slope(problem, s.at, gradient, force, s.nu, kappa),
+            stationarity=relative_slope(problem, s.at, gradient, force, s.nu, steepest),
             rho=s.rho,
             scale=s.scale,
             residual=point.residual,
             nu=s.nu,
             kappa=kappa,
+            steepest=steepest,
             z_memory=z_memory,
         )
 

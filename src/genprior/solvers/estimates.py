@@ -22,9 +22,7 @@ def kappa_from_pull(kappa: Tensor, gradient: Tensor, force: Tensor) -> Tensor:
 def kappa_from_move(kappa: Tensor, before: Evaluation, after: Evaluation, spread: float) -> Tensor:
     """So does the secant ``|G(z+) - G(z)| / |z+ - z|``; moves too short for rounding count as longer ones."""
     shortest = spread * torch.finfo(kappa.dtype).eps ** 0.5
-    return torch.maximum(
-        kappa, _batch.norm(after.x - before.x) / _batch.norm(after.z - before.z).clamp_min(shortest)
-    )
+    return torch.maximum(kappa, _batch.norm(after.x - before.x) / _batch.norm(after.z - before.z).clamp_min(shortest))
 
 
 def lipschitz(curvature: Tensor, kappa: Tensor) -> Tensor:

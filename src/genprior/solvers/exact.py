@@ -45,6 +45,9 @@ class Split(NamedTuple):
     sigma: Tensor
     """The dual step that led to ``lam``."""
     scale: Tensor
+    """Factor on step lengths after roll-backs."""
+    first_rho: float
+    """The penalty before any scale: step lengths given by the user belong to it."""
 
 
 class Method(ABC):

@@ -37,6 +37,7 @@ class LBFGSState(State):
     residual: Tensor
     nu: Tensor
     kappa: Tensor
+    steepest: Tensor
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,7 @@ class LBFGS(Solver):
             residual=point.residual,
             nu=curvature_of(problem, at.x),
             kappa=zero,
+            steepest=zero,
         )
 
     def step(self, problem: Problem, state: LBFGSState) -> LBFGSState:
@@ -142,7 +144,9 @@ class LBFGS(Solver):
         base_v = torch.where(take, fresh_v, s.base_v)
         old, new = s.base_gradient, base_gradient
         if not smooth:
-            base_v = torch.where((search.gamma < s.gamma)[:, None], base_z - search.gamma[:, None] * base_gradient, base_v)
+            base_v = torch.where(
+                (search.gamma < s.gamma)[:, None], base_z - search.gamma[:, None] * base_gradient, base_v
+            )
             old = s.base_v - s.base_z + s.gamma[:, None] * s.base_gradient
             new = base_v - base_z + search.gamma[:, None] * base_gradient
         learns = search.accepted & (s.trials > 0)
@@ -161,6 +165,7 @@ class LBFGS(Solver):
             v = base_v - new + length[:, None] * (direction + new)
             z_next = problem.on_latent.prox(v.reshape(s.z.shape), search.gamma)
 
+        steepest = torch.maximum(s.steepest, kappa)
         at = problem.generator.evaluate(z_next)
         point = problem.evaluate(at.x, at.z)
         return LBFGSState(
@@ -169,7 +174,7 @@ class LBFGS(Solver):
             objective=point.objective,
             score=point.score,
             gap=s.gap,
-            stationarity=relative_slope(problem, s.at, pulled, force, s.nu, kappa),
+            stationarity=relative_slope(problem, s.at, pulled, force, s.nu, steepest),
             rho=s.rho,
             scale=s.scale,
             v=v,
@@ -187,6 +192,7 @@ class LBFGS(Solver):
             residual=point.residual,
             nu=s.nu,
             kappa=kappa,
+            steepest=steepest,
         )
 
     def _judge_smooth(self, s: LBFGSState, gradient: Tensor) -> _Search:

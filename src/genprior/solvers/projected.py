@@ -23,6 +23,7 @@ class ProjectedState(State):
     count: Tensor
     nu: Tensor
     kappa: Tensor
+    steepest: Tensor
     z_memory: Memory
 
 
@@ -73,6 +74,7 @@ class ProjectedGradient(Solver):
             count=zero,
             nu=nu,
             kappa=zero,
+            steepest=zero,
             z_memory=self.z_step.start(z),
         )
 
@@ -96,6 +98,7 @@ class ProjectedGradient(Solver):
         if self.z_step.adaptive:
             kappa = kappa_from_move(kappa, s.at, at, problem.generator.law.spread)
 
+        steepest = torch.maximum(s.steepest, kappa)
         count = (s.count + 1) % self.inner
         fresh = _batch.spread(count == 0, at.x)
         target = torch.where(fresh, self._target(problem, at.x, point.residual, s.nu), s.target)
@@ -105,13 +108,14 @@ class ProjectedGradient(Solver):
             objective=point.objective,
             score=point.score,
             gap=s.gap,
-            stationarity=self._stationarity(problem, s, gradient, force, kappa),
+            stationarity=self._stationarity(problem, s, gradient, force, steepest),
             rho=s.rho,
             scale=s.scale,
             target=target,
             count=count,
             nu=s.nu,
             kappa=kappa,
+            steepest=steepest,
             z_memory=z_memory,
         )
 
@@ -124,8 +128,8 @@ class ProjectedGradient(Solver):
         return 1 / nu if self.step_size is None else torch.full_like(nu, self.step_size)
 
     def _stationarity(
-        self, problem: Problem, s: ProjectedState, gradient: Tensor, force: Tensor, kappa: Tensor
+        self, problem: Problem, s: ProjectedState, gradient: Tensor, force: Tensor, steepest: Tensor
     ) -> Tensor:
         """Right after a new target, ``force`` is the gradient in the signal; between targets the last verdict holds."""
-        slope = relative_slope(problem, s.at, gradient, force, s.nu, kappa)
+        slope = relative_slope(problem, s.at, gradient, force, s.nu, steepest)
         return torch.where(s.count == 0, slope, s.stationarity)

@@ -52,7 +52,7 @@ class Linearized(WStep):
         _, aux = problem.loss.evaluate(at.w)
         slope = problem.loss.gradient(at.w, aux) + at.lam
         longest = 1 / (memory["smoothness"] + at.rho)
-        alpha = at.scale * (longest if self.alpha is None else self.alpha)
+        alpha = at.scale * (longest if self.alpha is None else self.alpha * at.first_rho / at.rho)
         ahead = at.w - _batch.spread(alpha, at.w) * (slope + _batch.spread(at.rho, at.w) * (at.w - at.x))
         w = ahead if isinstance(problem.on_signal, Zero) else problem.on_signal.prox(ahead, alpha)
         return w, self._residual(problem, at.w, slope, longest), memory

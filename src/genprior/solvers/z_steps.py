@@ -26,6 +26,11 @@ class ZStep(ABC):
         """Whether the rule needs ``lipschitz``."""
         return False
 
+    @property
+    def follows_penalty(self) -> bool:
+        """Whether a step length given by the user must shrink as a penalty grows, because the gradient grows with it."""
+        return False
+
     def start(self, z: Tensor) -> Memory:
         """What the rule remembers, per item."""
         return {}
@@ -68,6 +73,11 @@ class Gradient(ZStep):
         """True when no step was given."""
         return self.step_size is None
 
+    @property
+    def follows_penalty(self) -> bool:
+        """True when a step was given."""
+        return self.step_size is not None
+
     def __call__(self, move: Move, memory: Memory) -> tuple[Tensor, Memory]:
         """One proximal gradient step."""
         beta = _length(self.step_size, move)
@@ -94,6 +104,11 @@ class Momentum(ZStep):
     def adaptive(self) -> bool:
         """True when no step was given."""
         return self.step_size is None
+
+    @property
+    def follows_penalty(self) -> bool:
+        """True when a step was given."""
+        return self.step_size is not None
 
     def start(self, z: Tensor) -> Memory:
         """Velocity zero."""

@@ -67,6 +67,15 @@ def test_scale_and_offset_do_not_matter(scale: float, iterations: list[int]) -> 
     assert len(iterations) == 2 * count
 
 
+def test_offsets_of_channels_do_not_matter(iterations: list[int]) -> None:
+    v = images().reshape(2, 2, 16, 16)
+    x = TotalVariation().prox(v, 0.1)
+    count = len(iterations)
+    offset = torch.tensor([50.0, -20.0], dtype=v.dtype).reshape(2, 1, 1)
+    torch.testing.assert_close(TotalVariation().prox(v + offset, 0.1) - offset, x, rtol=0, atol=1e-9)
+    assert len(iterations) == 2 * count
+
+
 def test_finished_items_are_left_alone(iterations: list[int]) -> None:
     v = images()
     t = torch.tensor([0.0, 0.01, 0.1, 0.3], dtype=v.dtype)
