@@ -75,6 +75,10 @@ class Rows:
     state: State
     best: Best
     marks: Marks
+    gap: Tensor
+    """``|w - G(z)| / |w|`` when last measured."""
+    stationarity: Tensor
+    """Largest relative residual of the optimality conditions when last measured."""
     size: Tensor
     """Natural magnitude of the objective: at the start and at the zero signal."""
     rollbacks: Tensor
@@ -91,6 +95,8 @@ class Rows:
             state=state,
             best=Best.of(state),
             marks=Marks(state.score, torch.full_like(zero, torch.inf), torch.zeros_like(zero, dtype=torch.long)),
+            gap=zero,
+            stationarity=torch.full_like(zero, torch.inf),
             size=size,
             rollbacks=torch.zeros_like(zero, dtype=torch.long),
         )
@@ -103,16 +109,17 @@ class Rows:
         state = solver.step(problem, self.state)
         return replace(self, state=state, best=self.best.updated(state))
 
-    def marked(self, step: int) -> Rows:
-        """With progress noted."""
-        residual = torch.maximum(self.state.gap, self.state.stationarity)
-        return replace(self, marks=self.marks.updated(self.best.score, residual, step))
+    def measured(self, problem: Problem, solver: Solver, step: int) -> Rows:
+        """With residuals measured and progress noted."""
+        gap, stationarity = solver.residuals(problem, self.state)
+        marks = self.marks.updated(self.best.score, torch.maximum(gap, stationarity), step)
+        return replace(self, gap=gap, stationarity=stationarity, marks=marks)
 
     def broken(self) -> Tensor:
         """Rows whose iterate is not finite or has exploded."""
-        s = self.state
-        finite = torch.isfinite(s.score) & torch.isfinite(s.gap) & ~torch.isnan(s.stationarity)
-        return ~finite | (s.score > self.best.score + _EXPLOSION * self.size)
+        score = self.state.score
+        finite = torch.isfinite(score) & torch.isfinite(self.gap) & ~torch.isnan(self.stationarity)
+        return ~finite | (score > self.best.score + _EXPLOSION * self.size)
 
     def rolled_back(self, problem: Problem, solver: Solver, broken: Tensor) -> Rows:
         """The broken rows start again from their best iterate with shorter steps; the others are left alone."""
@@ -125,7 +132,7 @@ class Rows:
 
     def converged(self, tolerance: float) -> Tensor:
         """Gap and stationarity both within the tolerance."""
-        return (self.state.gap <= tolerance) & (self.state.stationarity <= tolerance)
+        return (self.gap <= tolerance) & (self.stationarity <= tolerance)
 
     def stalled(self, step: int, patience: int) -> Tensor:
         """No progress for ``patience`` steps."""
@@ -150,7 +157,7 @@ class Outcome:
     @classmethod
     def of(cls, rows: Rows, status: Tensor, step: int) -> Outcome:
         """The rows as they stand."""
-        best, state = rows.best, rows.state
+        best = rows.best
         steps = torch.full_like(rows.index, step)
         return cls(
             best.z,
@@ -158,8 +165,8 @@ class Outcome:
             best.w,
             best.score,
             best.objective,
-            state.gap,
-            state.stationarity,
+            rows.gap,
+            rows.stationarity,
             status,
             steps,
             rows.rollbacks,

@@ -89,7 +89,8 @@ def solve(
     patience
         steps without progress after which an item counts as stalled.
     check_every
-        steps between two looks at convergence and divergence.
+        steps between two looks at convergence and divergence; gap and stationarity are measured then, and are NaN in
+        the history in between.
     callbacks
         functions of a :class:`genprior.View`, called after every step with the clock stopped. One that returns
         True ends the run with status INTERRUPTED.
@@ -277,16 +278,17 @@ class _Chunk:
         view = self._view()
         verdict = self.options.stop.verdict(view)
         due = self.step % self.options.check_every == 0 or self._survivors() is not None
-        if due or not isinstance(verdict, int) or verdict:
+        check = due or not isinstance(verdict, int) or bool(verdict)
+        if check:
             self._check(verdict)
         with self.clock.stopped():
             if len(self.rows):
-                self._record(final=False)
+                self._record(measured=check)
             return self._outside()
 
     def _check(self, verdict: int | Tensor) -> None:
         """Roll back what broke, retire what is done."""
-        self.rows = self.rows.marked(self.step)
+        self.rows = self.rows.measured(self.problem, self.solver, self.step)
         broken = self.rows.broken()
         hopeless = broken & (self.rows.rollbacks >= _MOST_ROLLBACKS)
         codes = torch.zeros_like(self.rows.index) + verdict
@@ -320,7 +322,7 @@ class _Chunk:
         if len(leaving) == 0:
             return
         with self.clock.stopped():
-            self._record(final=True, among=leaving)
+            self._record_ends(leaving)
         parting = _tree.take(self.rows, leaving)
         ended = Outcome.of(parting, codes[leaving], self.step)
         self.outcome = _tree.put(self.outcome, parting.index, ended)
@@ -331,6 +333,7 @@ class _Chunk:
 
     def interrupt(self) -> bool:
         """Every row ends as it stands."""
+        self.rows = self.rows.measured(self.problem, self.solver, self.step)
         self._retire(torch.full_like(self.rows.index, int(Status.INTERRUPTED)))
         return True
 
@@ -398,15 +401,21 @@ class _Chunk:
             best_objective=self.rows.best.objective,
         )
 
-    def _record(self, *, final: bool, among: Tensor | None = None) -> None:
-        if not final and not self.recorder.wants(self.step):
-            return
-        s, index = self.rows.state, self.rows.index
-        values: tuple[Tensor, ...] = (s.objective, s.gap, s.stationarity, s.rho)
-        if among is not None:
-            index, values = index[among], tuple(value[among] for value in values)
-        counts = (self.step, self.clock.seconds, self.forwards, self.backwards)
-        self.recorder.record(counts, index, values, final)
+    def _record(self, *, measured: bool) -> None:
+        """Note the rows in the history; residuals only where they were measured."""
+        if self.recorder.wants(self.step):
+            rows = self.rows
+            residuals = (rows.gap, rows.stationarity) if measured else (torch.full_like(rows.gap, torch.nan),) * 2
+            values = (rows.state.objective, *residuals, rows.state.rho)
+            self.recorder.record(self._counts(), rows.index, values, final=False)
+
+    def _record_ends(self, leaving: Tensor) -> None:
+        rows = self.rows
+        values = tuple(value[leaving] for value in (rows.state.objective, rows.gap, rows.stationarity, rows.state.rho))
+        self.recorder.record(self._counts(), rows.index[leaving], values, final=True)
+
+    def _counts(self) -> tuple[int, float, int, int]:
+        return self.step, self.clock.seconds, self.forwards, self.backwards
 
     def _outside(self) -> bool:
         """Callbacks, progress, checkpoint. True if a callback asks to stop."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from genprior import _batch
 from genprior.problem import Problem
 from genprior.solvers import duals, penalties
-from genprior.solvers.base import Solver, State
+from genprior.solvers.base import Solver, State, opening, unmoved_is_infinite
 from genprior.solvers.estimates import kappa_from_move, kappa_from_pull, latent_residual, lipschitz
 from genprior.solvers.exact import Memory, Split
 from genprior.solvers.w_steps import Exact, Linearized, WStep
@@ -19,20 +19,12 @@ from genprior.solvers.z_steps import Gradient, Move, ZStep
 
 @dataclass(frozen=True)
 class ADMMState(State):
-    """The dual variable, its step, and what the four rules remember."""
+    """The dual variable, its step, and what the rules remember."""
 
     r: Tensor
     """``w - G(z)``."""
     lam: Tensor
     sigma: Tensor
-    k: Tensor
-    """Iterations made, per item."""
-    nu: Tensor
-    """Smoothness of L."""
-    kappa: Tensor
-    """Running estimate of ``|DG(z)|`` from quantities that the iteration has anyway; forgets slowly."""
-    steepest: Tensor
-    """The largest such estimate: the unit of the z residual."""
     z_memory: Memory
     w_memory: Memory
 
@@ -83,23 +75,12 @@ class ADMM(Solver):
         """``w = G(z)``, ``lam = 0``."""
         at = problem.generator.evaluate(z)
         point = problem.evaluate(at.x, at.z)
-        zero = torch.zeros_like(point.objective)
+        common = opening(at, point, problem.loss.curvature(at.x)[1])
         return ADMMState(
-            at=at,
-            w=at.x,
-            objective=point.objective,
-            score=point.score,
-            gap=zero,
-            stationarity=torch.full_like(zero, torch.inf),
-            rho=self.penalty(zero + 1),
-            scale=torch.ones_like(zero),
+            **common | {"rho": self.penalty(common["k"] + 1)},
             r=torch.zeros_like(at.x),
             lam=torch.zeros_like(at.x),
-            sigma=zero,
-            k=zero,
-            nu=problem.loss.curvature(at.x)[1],
-            kappa=zero,
-            steepest=zero,
+            sigma=common["k"],
             z_memory=self.z_step.start(z),
             w_memory=self.w_step.start(problem, at.x, point.residual),
         )
@@ -108,8 +89,8 @@ class ADMM(Solver):
         """One iteration: one backward pass, one forward pass."""
         s, k = state, state.k + 1
         rho = self.penalty(k)
-        force = torch.addcmul(s.lam, s.r, _batch.spread(rho, s.r))
-        gradient = s.at.pull(force).neg_()
+        f = torch.addcmul(s.lam, s.r, _batch.spread(rho, s.r))
+        gradient, force = s.at.pull(f).neg_(), _batch.norm(f)
         kappa = kappa_from_pull(s.kappa, gradient, force)
 
         z, z_memory = self.z_step(self._move(problem, s, gradient, rho, kappa), s.z_memory)
@@ -119,36 +100,38 @@ class ADMM(Solver):
             kappa = kappa_from_move(kappa, s.at, at, problem.generator.law.spread)
 
         split = Split(s.w, s.lam, at.x, point.residual, rho, s.sigma, s.scale, self.penalty.rho)
-        w, w_residual, w_memory = self.w_step(problem, split, s.w_memory)
+        w, w_memory = self.w_step(problem, split, s.w_memory)
         r = w - at.x
-        distance = _batch.norm(r)
-        sigma = s.scale * self.dual(distance, k, rho, self.penalty.rho)
-        lam = torch.addcmul(s.lam, _batch.spread(sigma, r), r)
-
-        size = _batch.norm(w)
-        unit = s.nu * size + _batch.norm(lam)
-        steepest = torch.maximum(s.steepest, kappa)
-        z_residual = latent_residual(problem, s.z, gradient, rho, kappa)
-        w_residual = rho * distance if w_residual is None else w_residual
+        sigma = s.scale * self.dual(_batch.norm(r), k, rho, self.penalty.rho)
         return ADMMState(
             at=at,
             w=w,
             objective=point.objective,
             score=point.score,
-            gap=_batch.ratio(distance, size),
-            stationarity=_batch.ratio(torch.maximum(_batch.ratio(z_residual, steepest), w_residual), unit),
             rho=rho,
             scale=s.scale,
-            r=r,
-            lam=lam,
-            sigma=sigma,
             k=k,
             nu=s.nu,
             kappa=kappa,
-            steepest=steepest,
+            steepest=torch.maximum(s.steepest, kappa),
+            before=s.z,
+            gradient=gradient,
+            force=force,
+            r=r,
+            lam=torch.addcmul(s.lam, _batch.spread(sigma, r), r),
+            sigma=sigma,
             z_memory=z_memory,
             w_memory=w_memory,
         )
+
+    def residuals(self, problem: Problem, state: ADMMState) -> tuple[Tensor, Tensor]:
+        """Gap, and the larger of the residuals in w and in z, relative to ``nu_L |w| + |lam|`` (times kappa in z)."""
+        s = state
+        size = _batch.norm(s.w)
+        in_z = _batch.ratio(latent_residual(problem, s.before, s.gradient, s.rho, s.kappa), s.steepest)
+        in_w = self.w_step.residual(problem, s.w, s.lam, s.r, s.rho)
+        stationarity = _batch.ratio(torch.maximum(in_z, in_w), s.nu * size + _batch.norm(s.lam))
+        return _batch.ratio(_batch.norm(s.r), size), unmoved_is_infinite(s, stationarity)
 
     def plan(self, problem: Problem) -> str:
         """In words: the four choices, and how the w step is computed for this problem."""

@@ -6,10 +6,13 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from genprior import _batch
 from genprior.generators import Evaluation
-from genprior.problem import Problem
+from genprior.problem import Point, Problem
+from genprior.solvers.estimates import latent_residual
 
 
 @dataclass(frozen=True)
@@ -27,14 +30,24 @@ class State:
     """``F(G(z), z)``."""
     score: Tensor
     """What the best iterate is chosen by."""
-    gap: Tensor
-    """``|w - G(z)|`` relative to ``|w|``."""
-    stationarity: Tensor
-    """Largest relative residual of the optimality conditions, measured with the gradient of the last step."""
     rho: Tensor
     """Penalty (0 in methods that have none)."""
     scale: Tensor
     """Factor on all step sizes, lowered by the loop after a roll-back."""
+    k: Tensor
+    """Iterations made."""
+    nu: Tensor
+    """Smoothness of L."""
+    kappa: Tensor
+    """Running estimate of ``|DG(z)|`` from quantities that the iteration has anyway; forgets slowly."""
+    steepest: Tensor
+    """The largest such estimate: the unit of the z residual."""
+    before: Tensor
+    """The latents from which the last step started."""
+    gradient: Tensor
+    """The gradient in z that the last step used, at ``before``."""
+    force: Tensor
+    """Length of what was pulled back to give it."""
 
     @property
     def z(self) -> Tensor:
@@ -45,6 +58,26 @@ class State:
     def x(self) -> Tensor:
         """The signals ``G(z)``."""
         return self.at.x
+
+
+def opening(at: Evaluation, point: Point, nu: Tensor) -> dict[str, Any]:
+    """The common fields of a state before the first step, in methods that do not split."""
+    zero = torch.zeros_like(point.objective)
+    return {
+        "at": at,
+        "w": at.x,
+        "objective": point.objective,
+        "score": point.score,
+        "rho": zero,
+        "scale": torch.ones_like(zero),
+        "k": zero,
+        "nu": nu,
+        "kappa": zero,
+        "steepest": zero,
+        "before": at.z,
+        "gradient": torch.zeros_like(at.z),
+        "force": zero,
+    }
 
 
 class Solver(ABC):
@@ -58,6 +91,22 @@ class Solver(ABC):
     def step(self, problem: Problem, state: Any) -> Any:
         """One iteration."""
 
+    def residuals(self, problem: Problem, state: Any) -> tuple[Tensor, Tensor]:
+        """Relative gap ``|w - G(z)| / |w|`` and stationarity: what convergence is judged by, at no pass through G.
+
+        Here, for methods that do not split: gap 0, and the residual of ``0 in DG^T f + dH(z)`` relative to
+        ``kappa (nu |x| + |f|)``, with the gradient of the last step. Infinite before the first step.
+        """
+        s: State = state
+        residual = latent_residual(problem, s.before, s.gradient, s.nu, s.kappa)
+        slope = _batch.ratio(residual, s.steepest * (s.nu * _batch.norm(s.x) + s.force))
+        return torch.zeros_like(slope), unmoved_is_infinite(s, slope)
+
     def plan(self, problem: Problem) -> str:
         """In words: what is computed for this problem, and how."""
         return repr(self)
+
+
+def unmoved_is_infinite(state: State, residual: Tensor) -> Tensor:
+    """Before the first step there is no gradient to judge by."""
+    return torch.where(state.k == 0, torch.inf, residual)

@@ -7,21 +7,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from genprior import _batch
 from genprior.problem import Problem
 from genprior.solvers import z_steps
-from genprior.solvers.base import Solver, State
-from genprior.solvers.estimates import curvature_of, kappa_from_move, kappa_from_pull, lipschitz, relative_slope
+from genprior.solvers.base import Solver, State, opening
+from genprior.solvers.estimates import curvature_of, kappa_from_move, kappa_from_pull, lipschitz
 from genprior.solvers.z_steps import Memory, Move, ZStep
 
 
 @dataclass(frozen=True)
 class DescentState(State):
-    """What the z step remembers, and the estimates behind default steps."""
+    """What the loss keeps of its evaluation at x, and what the z step remembers."""
 
     residual: Tensor
-    nu: Tensor
-    kappa: Tensor
-    steepest: Tensor
     z_memory: Memory
 
 
@@ -40,28 +38,14 @@ class Descent(Solver):
         """The state at ``z``."""
         at = problem.generator.evaluate(z)
         point = problem.evaluate(at.x, at.z)
-        zero = torch.zeros_like(point.objective)
-        return DescentState(
-            at=at,
-            w=at.x,
-            objective=point.objective,
-            score=point.score,
-            gap=zero,
-            stationarity=torch.full_like(zero, torch.inf),
-            rho=zero,
-            scale=torch.ones_like(zero),
-            residual=point.residual,
-            nu=curvature_of(problem, at.x),
-            kappa=zero,
-            steepest=zero,
-            z_memory=self.z_step.start(z),
-        )
+        common = opening(at, point, curvature_of(problem, at.x))
+        return DescentState(**common, residual=point.residual, z_memory=self.z_step.start(z))
 
     def step(self, problem: Problem, state: DescentState) -> DescentState:
         """One backward pass at z, one forward pass at z+."""
         s = state
-        force = problem.signal_gradient(s.x, s.residual)
-        gradient = s.at.pull(force)
+        f = problem.signal_gradient(s.x, s.residual)
+        gradient, force = s.at.pull(f), _batch.norm(f)
         kappa = kappa_from_pull(s.kappa, gradient, force)
         move = Move(
             z=s.z,
@@ -72,25 +56,25 @@ class Descent(Solver):
             spread=problem.generator.law.spread,
         )
         z, z_memory = self.z_step(move, s.z_memory)
-
         at = problem.generator.evaluate(z)
         point = problem.evaluate(at.x, at.z)
         if self.z_step.adaptive:
             kappa = kappa_from_move(kappa, s.at, at, problem.generator.law.spread)
-        steepest = torch.maximum(s.steepest, kappa)
         return DescentState(
             at=at,
             w=at.x,
             objective=point.objective,
             score=point.score,
-            gap=s.gap,
-            stationarity=relative_slope(problem, s.at, gradient, force, s.nu, steepest),
             rho=s.rho,
             scale=s.scale,
-            residual=point.residual,
+            k=s.k + 1,
             nu=s.nu,
             kappa=kappa,
-            steepest=steepest,
+            steepest=torch.maximum(s.steepest, kappa),
+            before=s.z,
+            gradient=gradient,
+            force=force,
+            residual=point.residual,
             z_memory=z_memory,
         )
 

@@ -1,4 +1,4 @@
-"""Free estimates of ``kappa = |DG(z)|`` and relative residuals, from quantities that an iteration has anyway."""
+"""Free estimates of ``kappa = |DG(z)|``, and the residual in z, from quantities that an iteration has anyway."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ _TINY = 1e-30
 
 
 def kappa_from_pull(kappa: Tensor, gradient: Tensor, force: Tensor) -> Tensor:
-    """``|DG^T f| / |f|`` bounds kappa from below; the running maximum forgets slowly, as z travels."""
-    return torch.maximum(_FORGET * kappa, _batch.ratio(_batch.norm(gradient), _batch.norm(force)))
+    """``|DG^T f| / |f|`` bounds kappa from below; the running maximum forgets slowly, as z travels.
+
+    ``force`` is the length ``|f|``.
+    """
+    return torch.maximum(_FORGET * kappa, _batch.ratio(_batch.norm(gradient), force))
 
 
 def kappa_from_move(kappa: Tensor, before: Evaluation, after: Evaluation, spread: float) -> Tensor:
     """So does the secant ``|G(z+) - G(z)| / |z+ - z|``; moves too short for rounding count as longer ones."""
     shortest = spread * torch.finfo(kappa.dtype).eps ** 0.5
-    return torch.maximum(kappa, _batch.norm(after.x - before.x) / _batch.norm(after.z - before.z).clamp_min(shortest))
+    secant = _batch.norm(after.x - before.x) / _batch.norm(after.z - before.z).clamp_min(shortest)
+    return torch.maximum(kappa, secant)
 
 
 def lipschitz(curvature: Tensor, kappa: Tensor) -> Tensor:
@@ -36,14 +40,6 @@ def latent_residual(problem: Problem, z: Tensor, gradient: Tensor, curvature: Te
         return _batch.norm(gradient)
     t = 1 / lipschitz(curvature, kappa)
     return _batch.norm(z - problem.on_latent.prox(z - _batch.spread(t, z) * gradient, t)) / t
-
-
-def relative_slope(
-    problem: Problem, at: Evaluation, gradient: Tensor, force: Tensor, nu: Tensor, kappa: Tensor
-) -> Tensor:
-    """Residual of ``0 in DG^T force + dH(z)`` relative to ``kappa (nu |x| + |force|)``: unchanged by rescaling."""
-    residual = latent_residual(problem, at.z, gradient, nu, kappa)
-    return _batch.ratio(residual, kappa * (nu * _batch.norm(at.x) + _batch.norm(force)))
 
 
 def curvature_of(problem: Problem, x: Tensor) -> Tensor:

@@ -86,24 +86,22 @@ class OrthogonalRows(Method):
 
     With ``e = A x - y`` known from the objective at x::
 
-        q = (A lam + g e) / (g + rho),      w = x - (A^T (e - q) + lam) / rho,      so that A (w - x) = -q.
+        p = -(e + eta) / (g + rho),      w = x + A^T p.
 
-    ``A lam`` is carried along: the dual step subtracts ``sigma q`` from it, so no further application of A is needed.
+    Here ``lam = A^T eta``: lam starts at 0, and every dual step adds ``sigma (w - x) = sigma A^T p`` to it.
     """
 
     def start(self, problem: Problem, x: Tensor, residual: Tensor) -> Memory:
-        """Both images are zero, as lam is."""
-        return {"image_of_lam": torch.zeros_like(residual), "q": torch.zeros_like(residual)}
+        """Both are zero, as lam is."""
+        return {"eta": torch.zeros_like(residual), "p": torch.zeros_like(residual)}
 
     def __call__(self, problem: Problem, at: Split, memory: Memory) -> tuple[Tensor, Memory]:
         """One application of A^T."""
         form = problem.loss.form  # type: ignore[attr-defined]
         e = at.residual
-        image_of_lam = torch.addcmul(memory["image_of_lam"], memory["q"], _batch.spread(at.sigma, e), value=-1)
-        q = (image_of_lam + form.gram * e) / (form.gram + _batch.spread(at.rho, e))
-        pulled = form.adjoint(e - q) + at.lam
-        w = torch.addcdiv(at.x, pulled, _batch.spread(at.rho, pulled), value=-1)
-        return w, {"image_of_lam": image_of_lam, "q": q}
+        eta = torch.addcmul(memory["eta"], memory["p"], _batch.spread(at.sigma, e))
+        p = (e + eta) / -(form.gram + _batch.spread(at.rho, e))
+        return at.x + form.adjoint(p), {"eta": eta, "p": p}
 
     def name(self, problem: Problem) -> str:
         """For people."""

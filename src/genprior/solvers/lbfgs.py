@@ -9,9 +9,9 @@ from torch import Tensor
 
 from genprior import _batch, _validate
 from genprior.problem import Problem
-from genprior.solvers.base import Solver, State
+from genprior.solvers.base import Solver, State, opening
 from genprior.solvers.curvature_pairs import CurvaturePairs
-from genprior.solvers.estimates import curvature_of, kappa_from_pull, lipschitz, relative_slope
+from genprior.solvers.estimates import curvature_of, kappa_from_pull, lipschitz
 from genprior.terms import Zero
 
 
@@ -35,9 +35,6 @@ class LBFGSState(State):
     """Trials made in this line search; 0 before the very first evaluation."""
     pairs: CurvaturePairs
     residual: Tensor
-    nu: Tensor
-    kappa: Tensor
-    steepest: Tensor
 
 
 @dataclass(frozen=True)
@@ -98,17 +95,10 @@ class LBFGS(Solver):
         """The trial point is the start itself; its gradient is taken in the first step."""
         at = problem.generator.evaluate(z)
         point = problem.evaluate(at.x, at.z)
-        zero = torch.zeros_like(point.objective)
-        flat = _batch.flat(at.z)
+        common = opening(at, point, curvature_of(problem, at.x))
+        zero, flat = common["k"], _batch.flat(at.z)
         return LBFGSState(
-            at=at,
-            w=at.x,
-            objective=point.objective,
-            score=point.score,
-            gap=zero,
-            stationarity=torch.full_like(zero, torch.inf),
-            rho=zero,
-            scale=torch.ones_like(zero),
+            **common,
             v=flat,
             base_v=flat,
             base_z=flat,
@@ -122,16 +112,13 @@ class LBFGS(Solver):
             trials=zero,
             pairs=CurvaturePairs.none(flat, self.memory),
             residual=point.residual,
-            nu=curvature_of(problem, at.x),
-            kappa=zero,
-            steepest=zero,
         )
 
     def step(self, problem: Problem, state: LBFGSState) -> LBFGSState:
         """Judge the trial point; then the next trial, along a new direction where this search ended."""
         s, smooth = state, isinstance(problem.on_latent, Zero)
-        force = problem.signal_gradient(s.x, s.residual)
-        pulled = s.at.pull(force)
+        f = problem.signal_gradient(s.x, s.residual)
+        pulled, force = s.at.pull(f), _batch.norm(f)
         kappa = kappa_from_pull(s.kappa, pulled, force)
         z, gradient = _batch.flat(s.z), _batch.flat(pulled)
 
@@ -165,7 +152,6 @@ class LBFGS(Solver):
             v = base_v - new + length[:, None] * (direction + new)
             z_next = problem.on_latent.prox(v.reshape(s.z.shape), search.gamma)
 
-        steepest = torch.maximum(s.steepest, kappa)
         at = problem.generator.evaluate(z_next)
         point = problem.evaluate(at.x, at.z)
         return LBFGSState(
@@ -173,10 +159,15 @@ class LBFGS(Solver):
             w=at.x,
             objective=point.objective,
             score=point.score,
-            gap=s.gap,
-            stationarity=relative_slope(problem, s.at, pulled, force, s.nu, steepest),
             rho=s.rho,
             scale=s.scale,
+            k=s.k + 1,
+            nu=s.nu,
+            kappa=kappa,
+            steepest=torch.maximum(s.steepest, kappa),
+            before=s.z,
+            gradient=pulled,
+            force=force,
             v=v,
             base_v=base_v,
             base_z=base_z,
@@ -190,9 +181,6 @@ class LBFGS(Solver):
             trials=trials,
             pairs=pairs,
             residual=point.residual,
-            nu=s.nu,
-            kappa=kappa,
-            steepest=steepest,
         )
 
     def _judge_smooth(self, s: LBFGSState, gradient: Tensor) -> _Search:

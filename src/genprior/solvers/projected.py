@@ -10,20 +10,21 @@ from torch import Tensor
 from genprior import _batch, _validate
 from genprior.problem import Problem
 from genprior.solvers import z_steps
-from genprior.solvers.base import Solver, State
-from genprior.solvers.estimates import curvature_of, kappa_from_move, kappa_from_pull, lipschitz, relative_slope
+from genprior.solvers.base import Solver, State, opening
+from genprior.solvers.estimates import curvature_of, kappa_from_move, kappa_from_pull, lipschitz
 from genprior.solvers.z_steps import Memory, Move, ZStep
 
 
 @dataclass(frozen=True)
 class ProjectedState(State):
-    """The target of the current projection, and how far it has come."""
+    """The target of the current projection, how far it has come, and what the z step remembers.
+
+    ``before``, ``gradient`` and ``force`` are those of the last step right after a new target: only there is the pulled
+    vector the gradient of L + R in the signal. Between targets that verdict holds.
+    """
 
     target: Tensor
     count: Tensor
-    nu: Tensor
-    kappa: Tensor
-    steepest: Tensor
     z_memory: Memory
 
 
@@ -59,30 +60,15 @@ class ProjectedGradient(Solver):
         """The state at ``z``, with the first target."""
         at = problem.generator.evaluate(z)
         point = problem.evaluate(at.x, at.z)
-        zero = torch.zeros_like(point.objective)
-        nu = curvature_of(problem, at.x)
-        return ProjectedState(
-            at=at,
-            w=at.x,
-            objective=point.objective,
-            score=point.score,
-            gap=zero,
-            stationarity=torch.full_like(zero, torch.inf),
-            rho=zero,
-            scale=torch.ones_like(zero),
-            target=self._target(problem, at.x, point.residual, nu),
-            count=zero,
-            nu=nu,
-            kappa=zero,
-            steepest=zero,
-            z_memory=self.z_step.start(z),
-        )
+        common = opening(at, point, curvature_of(problem, at.x))
+        target = self._target(problem, at.x, point.residual, common["nu"])
+        return ProjectedState(**common, target=target, count=common["k"], z_memory=self.z_step.start(z))
 
     def step(self, problem: Problem, state: ProjectedState) -> ProjectedState:
         """One inner step of the projection; where it was the last one, the next target."""
         s = state
-        force = (s.x - s.target) / _batch.spread(self._eta(s.nu), s.x)
-        gradient = s.at.pull(force)
+        f = (s.x - s.target) / _batch.spread(self._eta(s.nu), s.x)
+        gradient, force = s.at.pull(f), _batch.norm(f)
         kappa = kappa_from_pull(s.kappa, gradient, force)
         move = Move(
             z=s.z,
@@ -98,24 +84,25 @@ class ProjectedGradient(Solver):
         if self.z_step.adaptive:
             kappa = kappa_from_move(kappa, s.at, at, problem.generator.law.spread)
 
-        steepest = torch.maximum(s.steepest, kappa)
         count = (s.count + 1) % self.inner
-        fresh = _batch.spread(count == 0, at.x)
-        target = torch.where(fresh, self._target(problem, at.x, point.residual, s.nu), s.target)
+        target = self._target(problem, at.x, point.residual, s.nu)
+        fresh = s.count == 0
         return ProjectedState(
             at=at,
             w=at.x,
             objective=point.objective,
             score=point.score,
-            gap=s.gap,
-            stationarity=self._stationarity(problem, s, gradient, force, steepest),
             rho=s.rho,
             scale=s.scale,
-            target=target,
-            count=count,
+            k=s.k + 1,
             nu=s.nu,
             kappa=kappa,
-            steepest=steepest,
+            steepest=torch.maximum(s.steepest, kappa),
+            before=torch.where(_batch.spread(fresh, z), s.z, s.before),
+            gradient=torch.where(_batch.spread(fresh, z), gradient, s.gradient),
+            force=torch.where(fresh, force, s.force),
+            target=torch.where(_batch.spread(count == 0, target), target, s.target),
+            count=count,
             z_memory=z_memory,
         )
 
@@ -126,10 +113,3 @@ class ProjectedGradient(Solver):
 
     def _eta(self, nu: Tensor) -> Tensor:
         return 1 / nu if self.step_size is None else torch.full_like(nu, self.step_size)
-
-    def _stationarity(
-        self, problem: Problem, s: ProjectedState, gradient: Tensor, force: Tensor, steepest: Tensor
-    ) -> Tensor:
-        """Right after a new target, ``force`` is the gradient in the signal; between targets the last verdict holds."""
-        slope = relative_slope(problem, s.at, gradient, force, s.nu, steepest)
-        return torch.where(s.count == 0, slope, s.stationarity)

@@ -21,8 +21,12 @@ class WStep(ABC):
         """What the rule remembers, per item."""
 
     @abstractmethod
-    def __call__(self, problem: Problem, at: Split, memory: Memory) -> tuple[Tensor, Tensor | None, Memory]:
-        """The new w; the norm of the w residual of the optimality conditions where it is not implied; the memory."""
+    def __call__(self, problem: Problem, at: Split, memory: Memory) -> tuple[Tensor, Memory]:
+        """The new w and the new memory."""
+
+    @abstractmethod
+    def residual(self, problem: Problem, w: Tensor, lam: Tensor, r: Tensor, rho: Tensor) -> Tensor:
+        """``|w - prox_{tR}(w - t (grad L(w) + lam))| / t`` per item, or a bound on it, with ``r = w - G(z)``."""
 
     @abstractmethod
     def name(self, problem: Problem) -> str:
@@ -47,7 +51,7 @@ class Linearized(WStep):
         """Smoothness of L."""
         return {"smoothness": problem.loss.curvature(x)[1]}
 
-    def __call__(self, problem: Problem, at: Split, memory: Memory) -> tuple[Tensor, Tensor | None, Memory]:
+    def __call__(self, problem: Problem, at: Split, memory: Memory) -> tuple[Tensor, Memory]:
         """One proximal gradient step."""
         _, aux = problem.loss.evaluate(at.w)
         slope = problem.loss.gradient(at.w, aux) + at.lam
@@ -55,17 +59,19 @@ class Linearized(WStep):
         alpha = at.scale * (longest if self.alpha is None else self.alpha * at.first_rho / at.rho)
         ahead = at.w - _batch.spread(alpha, at.w) * (slope + _batch.spread(at.rho, at.w) * (at.w - at.x))
         w = ahead if isinstance(problem.on_signal, Zero) else problem.on_signal.prox(ahead, alpha)
-        return w, self._residual(problem, at.w, slope, longest), memory
+        return w, memory
+
+    def residual(self, problem: Problem, w: Tensor, lam: Tensor, r: Tensor, rho: Tensor) -> Tensor:
+        """As defined; it costs one evaluation of grad L and one prox of R, and no pass through G."""
+        slope = problem.loss.gradient(w, problem.loss.evaluate(w)[1]) + lam
+        if isinstance(problem.on_signal, Zero):
+            return _batch.norm(slope)
+        t = 1 / (problem.loss.curvature(w)[1] + rho)
+        return _batch.norm(w - problem.on_signal.prox(w - _batch.spread(t, w) * slope, t)) / t
 
     def name(self, problem: Problem) -> str:
         """For people."""
         return "linearized (one proximal gradient step)"
-
-    def _residual(self, problem: Problem, w: Tensor, slope: Tensor, step: Tensor) -> Tensor:
-        """``|w - prox_{tR}(w - t (grad L(w) + lam))| / t``."""
-        if isinstance(problem.on_signal, Zero):
-            return _batch.norm(slope)
-        return _batch.norm(w - problem.on_signal.prox(w - _batch.spread(step, w) * slope, step)) / step
 
 
 @dataclass(frozen=True)
@@ -86,10 +92,13 @@ class Exact(WStep):
         """What the chosen method remembers."""
         return choose(problem, self.tolerance, self.max_iterations).start(problem, x, residual)
 
-    def __call__(self, problem: Problem, at: Split, memory: Memory) -> tuple[Tensor, Tensor | None, Memory]:
-        """The minimiser. Its optimality makes the w residual at most ``rho |w+ - x|``, so none is computed."""
-        w, memory = choose(problem, self.tolerance, self.max_iterations)(problem, at, memory)
-        return w, None, memory
+    def __call__(self, problem: Problem, at: Split, memory: Memory) -> tuple[Tensor, Memory]:
+        """The minimiser."""
+        return choose(problem, self.tolerance, self.max_iterations)(problem, at, memory)
+
+    def residual(self, problem: Problem, w: Tensor, lam: Tensor, r: Tensor, rho: Tensor) -> Tensor:
+        """The optimality of w for the old lam, and the non-expansive prox, bound it by ``rho |w - G(z)|``."""
+        return rho * _batch.norm(r)
 
     def name(self, problem: Problem) -> str:
         """For people."""
