@@ -86,9 +86,9 @@ class OrthogonalRows(Method):
 
     With ``e = A x - y`` known from the objective at x::
 
-        p = -(e + eta) / (g + rho),      w = x + A^T p.
+        p = (e + eta) / (g + rho),      w = x - A^T p.
 
-    Here ``lam = A^T eta``: lam starts at 0, and every dual step adds ``sigma (w - x) = sigma A^T p`` to it.
+    Here ``lam = A^T eta``: lam starts at 0, and every dual step adds ``sigma (w - x) = -sigma A^T p`` to it.
     """
 
     def start(self, problem: Problem, x: Tensor, residual: Tensor) -> Memory:
@@ -99,9 +99,9 @@ class OrthogonalRows(Method):
         """One application of A^T."""
         form = problem.loss.form  # type: ignore[attr-defined]
         e = at.residual
-        eta = torch.addcmul(memory["eta"], memory["p"], _batch.spread(at.sigma, e))
-        p = (e + eta) / -(form.gram + _batch.spread(at.rho, e))
-        return at.x + form.adjoint(p), {"eta": eta, "p": p}
+        eta = torch.addcmul(memory["eta"], memory["p"], _batch.spread(at.sigma, e), value=-1)
+        p = (e + eta) / (form.gram + _batch.spread(at.rho, e))
+        return at.x - form.adjoint(p), {"eta": eta, "p": p}
 
     def name(self, problem: Problem) -> str:
         """For people."""

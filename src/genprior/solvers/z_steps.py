@@ -81,7 +81,8 @@ class Gradient(ZStep):
     def __call__(self, move: Move, memory: Memory) -> tuple[Tensor, Memory]:
         """One proximal gradient step."""
         beta = _length(self.step_size, move)
-        return _prox(move.term, move.z - _batch.spread(beta, move.z) * move.gradient, beta), memory
+        ahead = torch.addcmul(move.z, _batch.spread(beta, move.z), move.gradient, value=-1)
+        return _prox(move.term, ahead, beta), memory
 
 
 @dataclass(frozen=True)
