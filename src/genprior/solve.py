@@ -1,48 +1,31 @@
-"""THE loop: clock, pass counts, stopping, best iterate, roll-back, restarts, compaction, checkpoints, progress."""
+"""What a person calls: starts, chunks one after the other, the result put together."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from genprior import _tree, _validate
-from genprior._clock import Clock
+from genprior import _validate
 from genprior.checkpoint import Checkpoint
-from genprior.history import History, Recorder
+from genprior.chunk import Around, Callback, Chunk, Options
+from genprior.history import History
 from genprior.problem import Problem
 from genprior.progress import ProgressBar
 from genprior.result import Result
-from genprior.rows import Outcome, Rows, losers, winners
+from genprior.rows import Outcome
 from genprior.solvers.admm import ExactADMM
 from genprior.solvers.base import Solver
 from genprior.status import Status
-from genprior.stopping import MaxSteps, StopRule, View
-from genprior.storage import Finished, Keeper, Stored
+from genprior.stopping import MaxSteps, StopRule
+from genprior.storage import Finished, Keeper
 from genprior.terms import Zero
-
-Callback = Callable[[View], object]
 
 _RECORDS = 1_000_000
 _RECORDS_PER_ITEM = 2_000
-_MOST_ROLLBACKS = 6
-
-
-@dataclass(frozen=True)
-class Options:
-    """The options of :func:`solve` that the loop reads at every turn."""
-
-    stop: StopRule
-    tolerance: float
-    patience: int
-    restarts: int
-    cull_after: int
-    check_every: int
-    callbacks: tuple[Callback, ...]
 
 
 def solve(
@@ -177,15 +160,15 @@ class _Run:
     ) -> None:
         self.problem, self.solver, self.options = problem, solver, options
         self.starts, self.batch_size = starts, batch_size
-        self.keeper, self.bar = keeper, bar
         self.items = len(starts) // options.restarts
         self.done: list[Finished] = keeper.finished(starts)
+        self.around = Around(keeper, self.done, bar)
 
     def result(self) -> Result:
         """Run what is not done yet, and put everything together."""
         chunks = range(len(self.done) * self.batch_size, self.items, self.batch_size)
         interrupted = False
-        self.bar.chunk_done(min(self.items, chunks.start))
+        self.around.bar.chunk_done(min(self.items, chunks.start))
         for left, first in zip(range(len(chunks), 0, -1), chunks, strict=True):
             used = sum(part.seconds for part in self.done)
             stop = self.options.stop.share(used, left)
@@ -195,12 +178,12 @@ class _Run:
                 chunk, interrupted = self._chunk(first, stop), True
             interrupted = chunk.interrupt() if interrupted else chunk.run()
             self.done.append(chunk.finished())
-            self.bar.chunk_done(chunk.items)
+            self.around.bar.chunk_done(chunk.items)
             if not interrupted:
-                self.keeper.write(self.done, None)
+                self.around.keeper.write(self.done, None)
         return self._assemble()
 
-    def _chunk(self, first: int, stop: StopRule) -> _Chunk:
+    def _chunk(self, first: int, stop: StopRule) -> Chunk:
         last = min(self.items, first + self.batch_size)
         device = self.starts.device
         index = torch.arange(first, last, device=device).repeat_interleave(self.options.restarts)
@@ -208,7 +191,8 @@ class _Run:
         whole = self.items == last - first and self.options.restarts == 1
         problem = self.problem if whole or self.problem.batch is None else self.problem.rows(index)
         records = max(2, min(_RECORDS_PER_ITEM, _RECORDS // (self.items * self.options.restarts)))
-        return _Chunk(self, first, last - first, problem, starts, replace(self.options, stop=stop), records)
+        options = replace(self.options, stop=stop)
+        return Chunk(problem, self.solver, starts, options, first=first, records=records, around=self.around)
 
     def _assemble(self) -> Result:
         parts = [part.outcome for part in self.done]
@@ -229,216 +213,4 @@ class _Run:
             seconds=sum(part.seconds for part in self.done),
             history=History(tuple(part.panel for part in self.done)),
             plan=self.solver.plan(self.problem),
-        )
-
-
-class _Chunk:
-    """The items that are in memory together, with all their restarts as rows."""
-
-    def __init__(
-        self, run: _Run, first: int, items: int, problem: Problem, starts: Tensor, options: Options, records: int
-    ) -> None:
-        self.run_of, self.first, self.items = run, first, items
-        self.solver, self.options = run.solver, options
-        self.problem, self.starts = problem, starts
-        self.generator = problem.generator
-        self.recorder = Recorder(len(starts), records)
-        self.step, self.base_forwards, self.base_backwards = 0, self.generator.forwards, self.generator.backwards
-        self.clock = Clock()
-        self.rows = Rows.open(problem, self.solver, starts)
-        if not bool(torch.isfinite(self.rows.state.x).all()):
-            raise ValueError(
-                "the generator gives NaN or infinity at the starts: check its weights and the scale of its latents with "
-                "gp.checks.check_generator(G)"
-            )
-        self.outcome = Outcome.pending(self.rows)
-
-    # -- the loop --------------------------------------------------------------------------------------------------
-
-    def run(self) -> bool:
-        """Step until no row is left. True if the run was interrupted."""
-        self._resume()
-        passes = self.forwards, self.backwards
-        try:
-            while len(self.rows):
-                if self._look():
-                    return self._stored_interrupt()
-                passes = self.forwards, self.backwards
-                if len(self.rows):
-                    rows = self.rows.advanced(self.problem, self.solver)
-                    self.rows, self.step = rows, self.step + 1
-                    passes = self.forwards, self.backwards
-        except KeyboardInterrupt:
-            self._count_from(*passes)  # an iteration cut short is not part of the run
-            return self._stored_interrupt()
-        return False
-
-    def _look(self) -> bool:
-        """Between two steps: judge, mend, record. True if a callback asks to stop."""
-        view = self._view()
-        verdict = self.options.stop.verdict(view)
-        due = self.step % self.options.check_every == 0 or self._survivors() is not None
-        check = due or not isinstance(verdict, int) or bool(verdict)
-        if check:
-            self._check(verdict)
-        with self.clock.stopped():
-            if len(self.rows):
-                self._record(measured=check)
-            return self._outside()
-
-    def _check(self, verdict: int | Tensor) -> None:
-        """Roll back what broke, retire what is done."""
-        self.rows = self.rows.measured(self.problem, self.solver, self.step)
-        broken = self.rows.broken()
-        hopeless = broken & (self.rows.rollbacks >= _MOST_ROLLBACKS)
-        codes = torch.zeros_like(self.rows.index) + verdict
-        codes[self.rows.stalled(self.step, self.options.patience) & (codes == 0)] = int(Status.STALLED)
-        codes[self.rows.converged(self.options.tolerance)] = int(Status.CONVERGED)
-        codes[broken & (codes == int(Status.CONVERGED))] = 0
-        codes[hopeless] = int(Status.DIVERGED)
-        codes[self._culled() & (codes == 0)] = int(Status.CULLED)
-        mend = broken & (codes == 0)
-        if bool(mend.any()):
-            self.rows = self.rows.rolled_back(self.problem, self.solver, mend)
-        self._retire(codes)
-
-    def _culled(self) -> Tensor:
-        """Rows given up at steps c, 2c, 4c, ... in favour of better restarts of the same item."""
-        survivors = self._survivors()
-        if survivors is None:
-            return torch.zeros_like(self.rows.index, dtype=torch.bool)
-        return losers(self.outcome, self.rows, self.options.restarts, survivors)
-
-    def _survivors(self) -> int | None:
-        """How many restarts of an item may stay after this step; None where it is not a step of culling."""
-        rounds, rest = divmod(self.step, self.options.cull_after)
-        if self.options.restarts == 1 or rest or rounds == 0 or rounds & (rounds - 1):
-            return None
-        return max(1, self.options.restarts >> rounds.bit_length())
-
-    def _retire(self, codes: Tensor) -> None:
-        """Rows with a code leave the batch; the rest is compacted."""
-        leaving = codes.nonzero()[:, 0]
-        if len(leaving) == 0:
-            return
-        with self.clock.stopped():
-            self._record_ends(leaving)
-        parting = _tree.take(self.rows, leaving)
-        ended = Outcome.of(parting, codes[leaving], self.step)
-        self.outcome = _tree.put(self.outcome, parting.index, ended)
-        staying = (codes == 0).nonzero()[:, 0]
-        self.rows = _tree.take(self.rows, staying)
-        if len(staying):
-            self.problem = self.problem.rows(staying)
-
-    def interrupt(self) -> bool:
-        """Every row ends as it stands."""
-        self.rows = self.rows.measured(self.problem, self.solver, self.step)
-        self._retire(torch.full_like(self.rows.index, int(Status.INTERRUPTED)))
-        return True
-
-    def _stored_interrupt(self) -> bool:
-        """Store the run, if it can be stored, then let every row end as it stands."""
-        with self.clock.stopped():
-            try:
-                self.run_of.keeper.write(self.run_of.done, self)
-            except OSError as problem:
-                warnings.warn(f"the checkpoint could not be written ({problem}); it is as it was before", stacklevel=2)
-        return self.interrupt()
-
-    # -- storage ---------------------------------------------------------------------------------------------------
-
-    def stored(self) -> Stored:
-        """All that is needed to go on from here."""
-        tensors = _tree.pack(self.rows, "rows") | _tree.pack(self.outcome, "outcome")
-        tensors |= {f"history.{name}": tensor for name, tensor in self.recorder.tensors().items()}
-        counts = {"forwards": self.forwards, "backwards": self.backwards}
-        return tensors, {"step": self.step, "seconds": self.clock.seconds, **counts}
-
-    def _resume(self) -> None:
-        """Go on from what was stored, if anything was."""
-        found = self.run_of.keeper.running()
-        if found is None:
-            return
-        tensors, meta = found
-        index = tensors["rows.0"].to(self.starts.device)
-        self.problem = self.problem.rows(index)
-        template = Rows.open(self.problem, self.solver, self.starts[index])
-        self.rows = _tree.unpack(template, tensors, "rows")
-        self.outcome = _tree.unpack(self.outcome, tensors, "outcome")
-        start = "history."
-        self.recorder.restore({n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)})
-        self.step, self.clock = meta["step"], Clock(meta["seconds"])
-        self._count_from(meta["forwards"], meta["backwards"])
-
-    def _count_from(self, forwards: int, backwards: int) -> None:
-        """Count passes on from these numbers."""
-        self.base_forwards = self.generator.forwards - forwards
-        self.base_backwards = self.generator.backwards - backwards
-
-    # -- what others see -------------------------------------------------------------------------------------------
-
-    @property
-    def forwards(self) -> int:
-        """Forward passes of this chunk."""
-        return self.generator.forwards - self.base_forwards
-
-    @property
-    def backwards(self) -> int:
-        """Backward passes of this chunk."""
-        return self.generator.backwards - self.base_backwards
-
-    def _view(self) -> View:
-        return View(
-            step=self.step,
-            seconds=self.clock.seconds,
-            forwards=self.forwards,
-            backwards=self.backwards,
-            rows=self.rows.index,
-            per_item=self.options.restarts,
-            first=self.first,
-            state=self.rows.state,
-            best_objective=self.rows.best.objective,
-        )
-
-    def _record(self, *, measured: bool) -> None:
-        """Note the rows in the history; residuals only where they were measured."""
-        if self.recorder.wants(self.step):
-            rows = self.rows
-            residuals = (rows.gap, rows.stationarity) if measured else (torch.full_like(rows.gap, torch.nan),) * 2
-            values = (rows.state.objective, *residuals, rows.state.rho)
-            self.recorder.record(self._counts(), rows.index, values, final=False)
-
-    def _record_ends(self, leaving: Tensor) -> None:
-        rows = self.rows
-        values = tuple(value[leaving] for value in (rows.state.objective, rows.gap, rows.stationarity, rows.state.rho))
-        self.recorder.record(self._counts(), rows.index[leaving], values, final=True)
-
-    def _counts(self) -> tuple[int, float, int, int]:
-        return self.step, self.clock.seconds, self.forwards, self.backwards
-
-    def _outside(self) -> bool:
-        """Callbacks, progress, checkpoint. True if a callback asks to stop."""
-        if not len(self.rows):
-            return False
-        if self.options.callbacks:
-            view = self._view()
-            if any([callback(view) is True for callback in self.options.callbacks]):
-                return True
-        if self.run_of.bar.due():
-            self.run_of.bar.update(self._view(), self.options.stop, self.items)
-        if self.run_of.keeper.due(self.step):
-            self.run_of.keeper.write(self.run_of.done, self)
-        return False
-
-    def finished(self) -> Finished:
-        """One entry per item: the best restart."""
-        winner = winners(self.outcome, self.options.restarts)
-        return Finished(
-            outcome=_tree.take(self.outcome, winner),
-            restart=winner % self.options.restarts,
-            panel=self.recorder.panel().select(winner.cpu()),
-            forwards=self.forwards,
-            backwards=self.backwards,
-            seconds=self.clock.seconds,
         )

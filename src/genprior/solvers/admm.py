@@ -10,7 +10,7 @@ from torch import Tensor
 from genprior import _batch
 from genprior.problem import Problem
 from genprior.solvers import duals, penalties
-from genprior.solvers.base import Solver, State, opening, unmoved_is_infinite
+from genprior.solvers.base import Solver, State, following, opening, unmoved_is_infinite
 from genprior.solvers.estimates import kappa_from_move, kappa_from_pull, latent_residual, lipschitz
 from genprior.solvers.exact import Memory, Split
 from genprior.solvers.w_steps import Exact, Linearized, WStep
@@ -104,19 +104,7 @@ class ADMM(Solver):
         r = w - at.x
         sigma = s.scale * self.dual(_batch.norm(r), k, rho, self.penalty.rho)
         return ADMMState(
-            at=at,
-            w=w,
-            objective=point.objective,
-            score=point.score,
-            rho=rho,
-            scale=s.scale,
-            k=k,
-            nu=s.nu,
-            kappa=kappa,
-            steepest=torch.maximum(s.steepest, kappa),
-            before=s.z,
-            gradient=gradient,
-            force=force,
+            **following(s, at, point, (gradient, force, kappa)) | {"w": w, "rho": rho},
             r=r,
             lam=torch.addcmul(s.lam, _batch.spread(sigma, r), r),
             sigma=sigma,

@@ -80,6 +80,26 @@ def opening(at: Evaluation, point: Point, nu: Tensor) -> dict[str, Any]:
     }
 
 
+def following(s: State, at: Evaluation, point: Point, pulled: tuple[Tensor, Tensor, Tensor]) -> dict[str, Any]:
+    """The common fields after a step from ``s`` to ``at``; ``pulled`` is (gradient, force, kappa) of that step."""
+    gradient, force, kappa = pulled
+    return {
+        "at": at,
+        "w": at.x,
+        "objective": point.objective,
+        "score": point.score,
+        "rho": s.rho,
+        "scale": s.scale,
+        "k": s.k + 1,
+        "nu": s.nu,
+        "kappa": kappa,
+        "steepest": torch.maximum(s.steepest, kappa),
+        "before": s.z,
+        "gradient": gradient,
+        "force": force,
+    }
+
+
 class Solver(ABC):
     """A method, as frozen data. ``step`` is a pure function of (problem, state): the same state gives the same bits."""
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from genprior import _batch
 from genprior.problem import Problem
 from genprior.solvers import z_steps
-from genprior.solvers.base import Solver, State, opening
+from genprior.solvers.base import Solver, State, following, opening
 from genprior.solvers.estimates import curvature_of, kappa_from_move, kappa_from_pull, lipschitz
 from genprior.solvers.z_steps import Memory, Move, ZStep
 
@@ -60,23 +59,8 @@ class Descent(Solver):
         point = problem.evaluate(at.x, at.z)
         if self.z_step.adaptive:
             kappa = kappa_from_move(kappa, s.at, at, problem.generator.law.spread)
-        return DescentState(
-            at=at,
-            w=at.x,
-            objective=point.objective,
-            score=point.score,
-            rho=s.rho,
-            scale=s.scale,
-            k=s.k + 1,
-            nu=s.nu,
-            kappa=kappa,
-            steepest=torch.maximum(s.steepest, kappa),
-            before=s.z,
-            gradient=gradient,
-            force=force,
-            residual=point.residual,
-            z_memory=z_memory,
-        )
+        common = following(s, at, point, (gradient, force, kappa))
+        return DescentState(**common, residual=point.residual, z_memory=z_memory)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from torch import Tensor
 from genprior import _batch
 from genprior.losses import LeastSquares, NoLoss, SquaredDistance
 from genprior.operators import Identity, Mask
+from genprior.operators.base import RowForm
 from genprior.problem import Problem
 from genprior.solvers.inner import inner_proximal_gradient
 from genprior.terms import Zero
@@ -81,6 +82,11 @@ def choose(problem: Problem, tolerance: float, max_iterations: int) -> Method:
     return Inner(tolerance, max_iterations)
 
 
+def _least_squares(problem: Problem) -> LeastSquares:
+    """The loss of a problem for which a method for least squares was chosen."""
+    return cast(LeastSquares, problem.loss)
+
+
 class OrthogonalRows(Method):
     """Least squares with ``A A^T = diag(g)`` and R = 0.
 
@@ -97,7 +103,7 @@ class OrthogonalRows(Method):
 
     def __call__(self, problem: Problem, at: Split, memory: Memory) -> tuple[Tensor, Memory]:
         """One application of A^T."""
-        form = problem.loss.form  # type: ignore[attr-defined]
+        form = cast(RowForm, _least_squares(problem).form)
         e = at.residual
         eta = torch.addcmul(memory["eta"], memory["p"], _batch.spread(at.sigma, e), value=-1)
         p = (e + eta) / (form.gram + _batch.spread(at.rho, e))
@@ -105,7 +111,7 @@ class OrthogonalRows(Method):
 
     def name(self, problem: Problem) -> str:
         """For people."""
-        return f"closed form ({problem.loss.operator.resolvent_method})"  # type: ignore[attr-defined]
+        return f"closed form ({_least_squares(problem).operator.resolvent_method})"
 
 
 class Resolvent(Method):
@@ -113,17 +119,17 @@ class Resolvent(Method):
 
     def start(self, problem: Problem, x: Tensor, residual: Tensor) -> Memory:
         """The constant ``A^T y``."""
-        return {"backprojection": problem.loss.backprojection()}  # type: ignore[attr-defined]
+        return {"backprojection": _least_squares(problem).backprojection()}
 
     def __call__(self, problem: Problem, at: Split, memory: Memory) -> tuple[Tensor, Memory]:
         """One resolvent, warm-started at the old w where it is iterative."""
         c, centre = problem.on_signal.as_quadratic() or (0.0, 0.0)
         v = memory["backprojection"] - at.lam + _batch.spread(at.rho, at.x) * at.x + _batch.spread(c, at.x) * centre
-        return problem.loss.operator.resolvent(v, at.rho + c, start=at.w), memory  # type: ignore[attr-defined]
+        return _least_squares(problem).operator.resolvent(v, at.rho + c, start=at.w), memory
 
     def name(self, problem: Problem) -> str:
         """For people."""
-        return f"closed form ({problem.loss.operator.resolvent_method})"  # type: ignore[attr-defined]
+        return f"closed form ({_least_squares(problem).operator.resolvent_method})"
 
 
 class Prox(Method):
@@ -149,15 +155,15 @@ class DiagonalProx(Method):
 
     def start(self, problem: Problem, x: Tensor, residual: Tensor) -> Memory:
         """The constant ``A^T y``."""
-        return {"backprojection": problem.loss.backprojection()}  # type: ignore[attr-defined]
+        return {"backprojection": _least_squares(problem).backprojection()}
 
     def __call__(self, problem: Problem, at: Split, memory: Memory) -> tuple[Tensor, Memory]:
         """One prox of R."""
-        loss = problem.loss
+        loss = _least_squares(problem)
         pull = memory["backprojection"] - at.lam + _batch.spread(at.rho, at.x) * at.x
-        if isinstance(loss.operator, Identity):  # type: ignore[attr-defined]
+        if isinstance(loss.operator, Identity):
             return problem.on_signal.prox(pull / _batch.spread(1 + at.rho, pull), 1 / (1 + at.rho)), memory
-        curvature = loss.form.gram + _batch.spread(at.rho, pull)  # type: ignore[attr-defined]
+        curvature = cast(RowForm, loss.form).gram + _batch.spread(at.rho, pull)
         return problem.on_signal.prox(pull / curvature, (1 / curvature).expand_as(pull)), memory
 
     def name(self, problem: Problem) -> str:

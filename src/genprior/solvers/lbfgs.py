@@ -9,7 +9,7 @@ from torch import Tensor
 
 from genprior import _batch, _validate
 from genprior.problem import Problem
-from genprior.solvers.base import Solver, State, opening
+from genprior.solvers.base import Solver, State, following, opening
 from genprior.solvers.curvature_pairs import CurvaturePairs
 from genprior.solvers.estimates import curvature_of, kappa_from_pull, lipschitz
 from genprior.terms import Zero
@@ -155,19 +155,7 @@ class LBFGS(Solver):
         at = problem.generator.evaluate(z_next)
         point = problem.evaluate(at.x, at.z)
         return LBFGSState(
-            at=at,
-            w=at.x,
-            objective=point.objective,
-            score=point.score,
-            rho=s.rho,
-            scale=s.scale,
-            k=s.k + 1,
-            nu=s.nu,
-            kappa=kappa,
-            steepest=torch.maximum(s.steepest, kappa),
-            before=s.z,
-            gradient=pulled,
-            force=force,
+            **following(s, at, point, (pulled, force, kappa)),
             v=v,
             base_v=base_v,
             base_z=base_z,

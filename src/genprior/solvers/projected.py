@@ -10,7 +10,7 @@ from torch import Tensor
 from genprior import _batch, _validate
 from genprior.problem import Problem
 from genprior.solvers import z_steps
-from genprior.solvers.base import Solver, State, opening
+from genprior.solvers.base import Solver, State, following, opening
 from genprior.solvers.estimates import curvature_of, kappa_from_move, kappa_from_pull, lipschitz
 from genprior.solvers.z_steps import Memory, Move, ZStep
 
@@ -86,21 +86,14 @@ class ProjectedGradient(Solver):
 
         count = (s.count + 1) % self.inner
         target = self._target(problem, at.x, point.residual, s.nu)
-        fresh = s.count == 0
+        common = following(s, at, point, (gradient, force, kappa))
+        if self.inner > 1:  # between two targets the last verdict holds
+            fresh = s.count == 0
+            common["before"] = torch.where(_batch.spread(fresh, z), s.z, s.before)
+            common["gradient"] = torch.where(_batch.spread(fresh, z), gradient, s.gradient)
+            common["force"] = torch.where(fresh, force, s.force)
         return ProjectedState(
-            at=at,
-            w=at.x,
-            objective=point.objective,
-            score=point.score,
-            rho=s.rho,
-            scale=s.scale,
-            k=s.k + 1,
-            nu=s.nu,
-            kappa=kappa,
-            steepest=torch.maximum(s.steepest, kappa),
-            before=torch.where(_batch.spread(fresh, z), s.z, s.before),
-            gradient=torch.where(_batch.spread(fresh, z), gradient, s.gradient),
-            force=torch.where(fresh, force, s.force),
+            **common,
             target=torch.where(_batch.spread(count == 0, target), target, s.target),
             count=count,
             z_memory=z_memory,
