@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -13,24 +14,31 @@ from genprior._batch import PerItem
 
 def shape(name: str, value: int | Sequence[int]) -> tuple[int, ...]:
     """Check a shape without the batch axis, for example ``(1, 28, 28)``; a lone integer means one axis."""
-    axes = (value,) if isinstance(value, int) else tuple(value)
-    if not axes or not all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in axes):
+    axes = tuple(value) if isinstance(value, Iterable) else (value,)
+    if not axes or not all(isinstance(n, Integral) and not isinstance(n, bool) and n > 0 for n in axes):
         raise ValueError(f"{name} must be positive whole numbers without the batch axis, got {value!r}")
-    return axes
+    return tuple(int(n) for n in axes)
 
 
 def whole(name: str, value: int, least: int = 1) -> int:
     """Check a whole number that is at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be a whole number, got {value!r} ({type(value).__name__})")
     if value < least:
         raise ValueError(f"{name} must be at least {least}, got {value}")
-    return value
+    return int(value)
+
+
+def seed(value: int) -> torch.Generator:
+    """A random generator on the CPU from a seed, for draws that are the same on every device."""
+    if whole("seed", value, 0) >= 2**63:
+        raise ValueError(f"seed must be below 2**63, got {value}")
+    return torch.Generator(device="cpu").manual_seed(int(value))
 
 
 def number(name: str, value: float, *, above: float = -math.inf, least: float = -math.inf) -> float:
     """Check a finite number that is larger than ``above`` and at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {value!r} ({type(value).__name__})")
     if not math.isfinite(value) or value <= above or value < least:
         raise ValueError(f"{name} must be a finite number {_bounds(above, least)}, got {value!r}")
@@ -57,6 +65,9 @@ def tensor(name: str, value: Tensor, *, complex_too: bool = False) -> Tensor:
         raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}: use torch.as_tensor(...)")
     if not (value.is_floating_point() or (complex_too and value.is_complex())):
         raise TypeError(f"{name} must hold floating-point numbers, got {value.dtype}: use {name}.float()")
+    if value.is_meta or value.layout != torch.strided:
+        kind = "on the meta device" if value.is_meta else f"sparse ({value.layout})"
+        raise ValueError(f"{name} is {kind}, expected a dense tensor with numbers: use {name}.to_dense() or real data")
     finite = torch.isfinite(value)
     if not bool(finite.all()):
         bad = int((~finite).sum())

@@ -20,9 +20,11 @@ from torch import Tensor, nn
 
 from genprior import _validate
 from genprior._files import write_atomically
+from genprior.generators.alias import all_parts
 from genprior.operators import Operator
 
 _FORMAT = "genprior-checkpoint-1"
+_MODULE_NAMES = frozenset(vars(nn.Module()))
 _PASS_COUNTS = {"forwards", "backwards"}
 
 
@@ -46,6 +48,8 @@ class Checkpoint:
     _last: float = field(default_factory=time.monotonic, repr=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.path, str | Path):
+            raise TypeError(f"checkpoint must be a path or a Checkpoint, got {self.path!r}")
         self.path = Path(self.path)
         _validate.number("seconds", self.seconds, least=0)
         if self.steps is not None:
@@ -111,13 +115,14 @@ def _feed(digest: hashlib._Hash, value: object, inside: tuple[int, ...]) -> None
 
 @functools.singledispatch
 def _content(value: Any) -> bytes | list[Any]:
-    """What an object holds: bytes, or parts. Names with an underscore are caches, not content."""
+    """What an object holds: bytes, or parts. In our own classes names with an underscore are caches, not content."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [(part.name, getattr(value, part.name)) for part in dataclasses.fields(value)]
     if hasattr(value, "__qualname__"):  # classes and built-in functions
         return f"{value.__module__}.{value.__qualname__}".encode()
     if hasattr(value, "__dict__"):
-        return [(k, v) for k, v in vars(value).items() if not k.startswith("_") and k not in _PASS_COUNTS]
+        ours = type(value).__module__.startswith("genprior.")
+        return [(k, v) for k, v in vars(value).items() if not (ours and (k.startswith("_") or k in _PASS_COUNTS))]
     text = repr(value)
     return b"" if " at 0x" in text else text.encode()
 
@@ -146,7 +151,7 @@ def _action(operator: Operator) -> list[Tensor]:
     if operator.signal_shape is None:
         return []
     shape = (operator.batch or 1, *operator.signal_shape)
-    probe = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    probe = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64, device="cpu")
     with torch.no_grad():
         image = operator(probe.to(operator.device or "cpu", operator.dtype or torch.float32))
         return [image, operator.adjoint(image)]
@@ -155,16 +160,13 @@ def _action(operator: Operator) -> list[Tensor]:
 @_content.register
 def _(value: nn.Module) -> list[Any]:
     """Kinds, settings and numbers of all layers: ELU and ReLU hold the same weights, but are not the same network."""
-    return [
-        (name, type(part).__qualname__, part.extra_repr(), _settings(part), _numbers(part))
-        for name, part in value.named_modules()
-    ]
+    return [(type(part).__qualname__, part.extra_repr(), _settings(part), _numbers(part)) for part in all_parts(value)]
 
 
 def _settings(module: nn.Module) -> list[tuple[str, object]]:
-    plain = (bool, int, float, str, tuple, FunctionType)
-    public = [(k, v) for k, v in vars(module).items() if not k.startswith("_") and k != "training"]
-    return [(name, value) for name, value in public if isinstance(value, plain)]
+    """What the class of the module keeps besides parameters, buffers and layers; also plain tensors."""
+    plain = (bool, int, float, str, tuple, FunctionType, Tensor)
+    return [(k, v) for k, v in vars(module).items() if k not in _MODULE_NAMES and isinstance(v, plain)]
 
 
 def _numbers(module: nn.Module) -> list[tuple[str, Tensor]]:

@@ -6,10 +6,11 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from genprior import _tree
+from genprior import _batch, _tree
 from genprior._clock import Clock
 from genprior.history import Recorder
 from genprior.problem import Problem
@@ -65,13 +66,13 @@ class Chunk:
         self.first, self.items = first, len(starts) // options.restarts
         self.around = around
         self.generator = problem.generator
-        self.recorder = Recorder(len(starts), records)
+        self.recorder = Recorder(len(starts), records, options.check_every)
         self.step, self.base_forwards, self.base_backwards = 0, self.generator.forwards, self.generator.backwards
         self.clock = Clock()
         self.rows = Rows.open(problem, self.solver, starts)
-        if not bool(torch.isfinite(self.rows.state.x).all()):
+        if not bool(torch.isfinite(_batch.flat(self.rows.state.x)).all(dim=1).any()):
             raise ValueError(
-                "the generator gives NaN or infinity at the starts: check its weights and the scale of its latents with "
+                "the generator gives NaN or infinity at all starts: check its weights and the scale of its latents with "
                 "gp.checks.check_generator(G)"
             )
         self.outcome = Outcome.pending(self.rows)
@@ -246,7 +247,7 @@ class Chunk:
             return False
         if self.options.callbacks:
             view = self._view()
-            if any([callback(view) is True for callback in self.options.callbacks]):
+            if any([_says_stop(callback(view)) for callback in self.options.callbacks]):
                 return True
         if self.around.bar.due():
             self.around.bar.update(self._view(), self.options.stop, self.items)
@@ -265,3 +266,10 @@ class Chunk:
             backwards=self.backwards,
             seconds=self.clock.seconds,
         )
+
+
+def _says_stop(answer: object) -> bool:
+    """Whether a callback returned True, as Python's, NumPy's or torch's."""
+    if isinstance(answer, Tensor):
+        return answer.ndim == 0 and answer.dtype == torch.bool and bool(answer)
+    return isinstance(answer, bool | np.bool_) and bool(answer)

@@ -85,6 +85,10 @@ class Overhead:
 
     repeats: int = 15
     """Interleaved repeats."""
+    seed: int = 0
+    """Seed of weights, measurements and starts."""
+    device: str = "cpu"
+    """Device for torch, for example cpu, cuda or mps."""
     threads: int | None = None
     """Threads for torch; its own choice by default."""
     json: bool = False
@@ -94,13 +98,15 @@ class Overhead:
         """Do it."""
         import torch  # noqa: PLC0415 - slow to import
 
+        from genprior import _validate  # noqa: PLC0415
         from genprior.experiments.overhead import overhead_cases  # noqa: PLC0415
 
+        _check_device(self.device)
         if self.threads is not None:
-            torch.set_num_threads(self.threads)
+            torch.set_num_threads(_validate.whole("threads", self.threads))
         with _status(not self.json) as announce:
             announce("measuring")
-            cases = overhead_cases(self.repeats)
+            cases = overhead_cases(self.repeats, seed=self.seed, device=self.device)
         if self.json:
             _print_json({"ratio": cases[0].ratio, "cases": [dataclasses.asdict(case) for case in cases]})
             return
@@ -148,20 +154,21 @@ def main(arguments: list[str] | None = None) -> int:
 def _overview(words: list[str]) -> int:
     """List the commands: asked for, or because the words name none."""
     asked = not words or words[0] in {"-h", "--help"}
+    helped = asked or words[-1] in {"-h", "--help"}
     if words and words[0] in {"-V", "--version"}:
         sys.stdout.write(f"genprior {version('genprior')}\n")
         return 0
     named = {path: kind for path, kind in COMMANDS.items() if not asked and path[0] == words[0]}
     if not asked and not named:
         _say_error(f"there is no command {words[0]!r}")
-    console = Console(stderr=not asked)
+    console = Console(stderr=not (asked or (named and helped)))
     usage = "usage: genprior COMMAND [options]      genprior COMMAND --help shows options and an example\n"
     console.print(Text(usage), soft_wrap=True)
     table = Table(box=None, show_header=False, padding=(0, 2))
     for path, kind in (named or COMMANDS).items():
         table.add_row(" ".join(path), (kind.__doc__ or "").strip().splitlines()[0])
     console.print(table)
-    return 0 if asked or (named and words[-1] in {"-h", "--help"}) else 2
+    return 0 if asked or (named and helped) else 2
 
 
 def _say_error(message: str) -> None:

@@ -60,12 +60,14 @@ class Recorder:
 
     rows: int
     capacity: int
+    unit: int = 1
+    """Steps between two measurements of the residuals: thinned records keep to these steps."""
     stride: int = 1
     records: list[tuple[Counts, Tensor, tuple[Tensor, ...]]] = field(default_factory=list)
     ends: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
-        self.ends = torch.full((self.rows, len(COUNTS) + len(VALUES)), torch.nan, dtype=torch.float64)
+        self.ends = torch.full((self.rows, len(COUNTS) + len(VALUES)), torch.nan, dtype=torch.float64, device="cpu")
 
     def wants(self, step: int) -> bool:
         """Whether this step is to be recorded: a resumed run comes by the step at which it was stored a second time."""
@@ -76,20 +78,22 @@ class Recorder:
         if final:
             columns = torch.stack(values, dim=1).to("cpu", torch.float64)
             self.ends[rows.cpu()] = torch.cat(
-                [torch.tensor(counts, dtype=torch.float64).expand(len(rows), -1), columns], 1
+                [torch.tensor(counts, dtype=torch.float64, device="cpu").expand(len(rows), -1), columns], 1
             )
             return
         self.records.append((counts, rows, values))
         while len(self.records) > self.capacity:
-            self.stride *= 2
+            self.stride = self.unit if self.stride < self.unit else 2 * self.stride
             self.records = [entry for entry in self.records if entry[0][0] % self.stride == 0]
 
     def panel(self) -> Panel:
         """Everything so far, as dense columns on the CPU."""
         number = len(self.records)
-        counts = torch.tensor([entry[0] for entry in self.records], dtype=torch.float64).reshape(number, len(COUNTS))
-        values = torch.full((number, self.rows, len(VALUES)), torch.nan, dtype=torch.float64)
-        present = torch.zeros(number, self.rows, dtype=torch.bool)
+        counts = torch.tensor([entry[0] for entry in self.records], dtype=torch.float64, device="cpu").reshape(
+            number, len(COUNTS)
+        )
+        values = torch.full((number, self.rows, len(VALUES)), torch.nan, dtype=torch.float64, device="cpu")
+        present = torch.zeros(number, self.rows, dtype=torch.bool, device="cpu")
         for rows, first, last in self._stretches():
             index = rows.cpu()
             for column in range(len(VALUES)):

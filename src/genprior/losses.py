@@ -45,6 +45,10 @@ class Loss(ABC):
     def check(self, signal_shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> None:
         """Raise a clear error if signals of this shape, device and dtype do not fit."""
 
+    def bound(self, signal_shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Loss:
+        """The loss for signals of this shape, device and dtype; itself where it knows them anyway."""
+        return self
+
     def __call__(self, w: Tensor) -> Tensor:
         """Value per item."""
         return self.evaluate(w)[0]
@@ -87,7 +91,7 @@ class SquaredDistance(Loss):
     """
 
     def __init__(self, y: Tensor, weight: PerItem = 1.0) -> None:
-        self.y = _validate.batch("y", _validate.tensor("y", y), None)
+        self.y = _validate.batch("y", _validate.tensor("y", y), None).detach().clone()  # the caller may change theirs
         self.weight = _validate.per_item("weight", weight, least=0)
         self.batch = y.shape[0]
         if isinstance(weight, Tensor) and weight.ndim == 1 and len(weight) != self.batch:
@@ -149,7 +153,7 @@ class LeastSquares(Loss):
         if y.is_complex() and operator.complex_measurements is False:
             raise TypeError(f"y is complex ({y.dtype}), but {operator!r} gives real measurements: use y.real")
         self.operator = operator
-        self.y = y
+        self.y = y.detach().clone()  # the caller may change theirs, and rotated copies are kept
         self.batch = y.shape[0]
         self._form: RowForm | None = None
         self._rotated: Tensor | None = None
@@ -186,6 +190,16 @@ class LeastSquares(Loss):
         """The extreme eigenvalues of ``A^T A``."""
         low, high = self.operator.gram_bounds()
         return _batch.column(low, w), _batch.column(high, w)
+
+    def bound(self, signal_shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> LeastSquares:
+        """The loss with an operator that knows its shapes, for an ``operators.Linear`` made without them."""
+        if self.operator.signal_shape is not None:
+            return self
+        return LeastSquares(self.operator.bound(signal_shape, device, dtype), self.y)
+
+    def __getstate__(self) -> dict[str, object]:
+        """What is pickled: the row form is made of functions and comes back at first use."""
+        return vars(self) | {"_form": None}
 
     def rows(self, index: Tensor) -> LeastSquares:
         """The loss of the selected items; factorisations are kept."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import NamedTuple
 
 import torch
@@ -54,10 +55,19 @@ class Problem:
         self.on_signal = Zero() if on_signal is None else on_signal
         self.on_latent = Zero() if on_latent is None else on_latent
         self._check_types()
+        self.loss = self.loss.bound(generator.signal_shape, generator.device, generator.dtype)
         self.loss.check(generator.signal_shape, generator.device, generator.dtype)
         self.on_signal.check("on_signal", generator.signal_shape, generator.device, generator.dtype)
         self.on_latent.check("on_latent", generator.latent_shape, generator.device, generator.dtype)
         self.batch = self._common_batch()
+        self._check_values("on_signal", self.on_signal, generator.signal_shape)
+        self._check_values("on_latent", self.on_latent, generator.latent_shape)
+
+    def recounted(self) -> Problem:
+        """The same problem with a generator that counts its passes from zero."""
+        other = copy.copy(self)
+        other.generator = self.generator.recounted()
+        return other
 
     def rows(self, index: Tensor) -> Problem:
         """The problem of the selected items, which may repeat."""
@@ -114,6 +124,16 @@ class Problem:
         for name, value, kind in expected:
             if not isinstance(value, kind):
                 raise TypeError(f"{name} must be a genprior {kind.__name__}, got {type(value).__name__}")
+
+    def _check_values(self, name: str, term: Term, shape: tuple[int, ...]) -> None:
+        """A term of the user's own must give one value per item."""
+        count = term.batch or 2
+        values = term(torch.zeros(count, *shape, device=self.generator.device, dtype=self.generator.dtype))
+        if values.shape != (count,):
+            raise ValueError(
+                f"{name} gives a value of shape {tuple(values.shape)} for {count} items, expected ({count},): "
+                "reduce over all axes but the first"
+            )
 
     def _common_batch(self) -> int | None:
         parts = {"loss": self.loss.batch, "on_signal": self.on_signal.batch, "on_latent": self.on_latent.batch}

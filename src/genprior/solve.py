@@ -99,6 +99,10 @@ def solve(
     """
     solver = ExactADMM() if solver is None else solver
     stop = MaxSteps(1000) if stop is None else stop
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem must be a genprior Problem, got {type(problem).__name__}: gp.Problem(G, loss=...)")
+    if callable(callbacks) or not all(callable(callback) for callback in callbacks):
+        raise TypeError(f"callbacks must be a list of functions of a View, got {callbacks!r}")
     if not isinstance(solver, Solver):
         raise TypeError(f"solver must be a genprior solver such as gp.ExactADMM(), got {solver!r}")
     if not isinstance(stop, StopRule):
@@ -112,12 +116,19 @@ def solve(
         check_every=_validate.whole("check_every", check_every),
         callbacks=tuple(callbacks),
     )
-    starts = _starts(problem, z0, restarts, seed)
-    items = len(starts) // restarts
-    batch_size = items if batch_size is None else min(items, _validate.whole("batch_size", batch_size))
-    keeper = Keeper(checkpoint, problem, solver, replace(options, callbacks=()), starts, batch_size)
-    with torch.no_grad(), ProgressBar(progress, items) as bar:
-        return _Run(problem, solver, options, starts, batch_size, keeper, bar).result()
+    counted = problem.recounted()
+    with torch.inference_mode(False), torch.no_grad():
+        starts = _starts(problem, z0, options.restarts, seed)
+        items = len(starts) // options.restarts
+        batch_size = items if batch_size is None else min(items, _validate.whole("batch_size", batch_size))
+        identity = (problem, solver, replace(options, callbacks=()), starts, batch_size)
+        keeper = Keeper(checkpoint, *identity)
+        try:
+            with ProgressBar(progress, items) as bar:
+                return _Run(counted, solver, options, starts, batch_size, keeper, bar).result()
+        finally:
+            problem.generator.forwards += counted.generator.forwards
+            problem.generator.backwards += counted.generator.backwards
 
 
 def _starts(problem: Problem, z0: Tensor | None, restarts: int, seed: int) -> Tensor:
@@ -130,10 +141,10 @@ def _starts(problem: Problem, z0: Tensor | None, restarts: int, seed: int) -> Te
     items = problem.batch or (1 if z0 is None else len(z0))
     if z0 is not None and len(z0) != items:
         raise ValueError(f"z0 has {len(z0)} items, but the problem has {items}: give one start per item")
-    random = torch.Generator().manual_seed(_validate.whole("seed", seed, 0))
+    random = _validate.seed(seed)
     drawn = [generator.draw(items, random) for _ in range(restarts)]
     if z0 is not None:
-        drawn[0] = z0.detach()
+        drawn[0] = z0.detach().clone()
     starts = torch.stack(drawn, dim=1).flatten(0, 1)
     if isinstance(problem.on_latent, Zero) or not problem.on_latent.is_indicator:
         return starts

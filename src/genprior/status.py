@@ -19,6 +19,9 @@ class Status(IntEnum):
     INTERRUPTED = 8
     CULLED = 9
 
+    def __str__(self) -> str:
+        return self.name
+
     @property
     def advice(self) -> str:
         """What happened, and what to try."""

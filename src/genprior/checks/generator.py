@@ -25,6 +25,8 @@ def check_generator(generator: Generator, *, samples: int = 4, seed: int = 0) ->
     The derivative is compared with differences along random directions. A generator that does not run at all is
     reported as such; nothing is raised.
     """
+    if not isinstance(generator, Generator):
+        raise TypeError(f"generator must be a genprior Generator, got {type(generator).__name__}: wrap it first")
     _validate.whole("samples", samples, 2)
     subject = repr(generator)
     z = generator.sample_latent(samples, seed)
@@ -87,9 +89,9 @@ def _gradient_error(generator: Generator, z: Tensor, seed: int) -> float:
     Two widths, the better one counts: rounding spoils the narrow one in float32, kinks the wide one.
     """
     random = torch.Generator().manual_seed(seed)
-    direction = torch.randn(z.shape, generator=random, dtype=torch.float64).to(z)
+    direction = torch.randn(z.shape, generator=random, dtype=torch.float64, device="cpu").to(z)
     at = generator.evaluate(z)
-    v = torch.randn(at.x.shape, generator=random, dtype=torch.float64).to(at.x)
+    v = torch.randn(at.x.shape, generator=random, dtype=torch.float64, device="cpu").to(at.x)
     slope = _batch.dot(at.pull(v), direction)
     errors = []
     with torch.no_grad():

@@ -35,6 +35,8 @@ def check_operator(
     device, dtype
         where to check; by default where the operator lives.
     """
+    if not isinstance(operator, Operator):
+        raise TypeError(f"operator must be a genprior Operator, got {type(operator).__name__}: wrap it first")
     shape = operator.signal_shape or signal_shape
     if shape is None:
         raise ValueError("signal_shape is needed: this operator was made without one")
@@ -76,7 +78,7 @@ class _Probe:
         return self._normal((self.items, *self.shape))
 
     def _normal(self, shape: tuple[int, ...]) -> Tensor:
-        return torch.randn(shape, generator=self.random, dtype=torch.float64).to(self.device, self.dtype)
+        return torch.randn(shape, generator=self.random, dtype=torch.float64, device="cpu").to(self.device, self.dtype)
 
     def _linear(self, x: Tensor, other: Tensor, image: Tensor) -> Finding:
         error = self.operator(2 * x - 3 * other) - (2 * image - 3 * self.operator(other))

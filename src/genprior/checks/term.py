@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from genprior import _batch
+from genprior import _batch, _validate
 from genprior.checks.report import Finding, Report, small
 from genprior.terms import Term
 
@@ -15,7 +17,7 @@ _RIVALS = 64
 
 def check_term(
     term: Term,
-    shape: tuple[int, ...],
+    shape: int | Sequence[int],
     *,
     seed: int = 0,
     scale: float = 1.0,
@@ -40,7 +42,9 @@ def check_term(
     device, dtype
         where to check.
     """
-    probe = _Probe(term, shape, seed, scale, torch.device(device), dtype)
+    if not isinstance(term, Term):
+        raise TypeError(f"term must be a genprior Term, got {type(term).__name__}: wrap it first")
+    probe = _Probe(term, _validate.shape("shape", shape), seed, scale, torch.device(device), dtype)
     try:
         findings = probe.findings()
     except Exception as problem:
@@ -87,7 +91,7 @@ class _Probe:
         )
 
     def _points(self) -> Tensor:
-        normal = torch.randn((self.items, *self.shape), generator=self.random, dtype=torch.float64)
+        normal = torch.randn((self.items, *self.shape), generator=self.random, dtype=torch.float64, device="cpu")
         return (self.scale * normal).to(self.device, self.dtype)
 
     def _feasible(self) -> Tensor:

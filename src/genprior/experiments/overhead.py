@@ -40,7 +40,14 @@ class Overhead:
 
 
 def measure_overhead(
-    generator: Generator, *, name: str, batch: int = 20, measurements: int = 392, repeats: int = 15, steps: int = 20
+    generator: Generator,
+    *,
+    name: str,
+    batch: int = 20,
+    measurements: int = 392,
+    repeats: int = 15,
+    steps: int = 20,
+    seed: int = 0,
 ) -> Overhead:
     """Time ``ExactADMM`` on Gaussian measurements against the bare module, in turns, from the same latents.
 
@@ -48,10 +55,10 @@ def measure_overhead(
     happens once (the factorisation, the start). Everything that a user gets is on: history, best iterate, stopping.
     """
     _validate.whole("repeats", repeats)
-    z = generator.sample_latent(batch, seed=1)
-    operator = Gaussian(measurements, generator.signal_shape, seed=0)
+    z = generator.sample_latent(batch, seed=seed + 1)
+    operator = Gaussian(measurements, generator.signal_shape, seed=seed, device=generator.device)
     with torch.no_grad():
-        y = operator(generator(generator.sample_latent(batch, seed=2)))
+        y = operator(generator(generator.sample_latent(batch, seed=seed + 2)))
     problem = Problem(generator, loss=LeastSquares(operator, y))
     bare, full, ratios = [], [], []
     _bare_seconds(generator, z, 3)
@@ -83,11 +90,11 @@ def measure_overhead(
     )
 
 
-def overhead_cases(repeats: int = 15) -> list[Overhead]:
+def overhead_cases(repeats: int = 15, *, seed: int = 0, device: str = "cpu") -> list[Overhead]:
     """The two cases that are reported: a DCGAN-size generator, and an MLP small enough for the bookkeeping to show."""
     return [
-        measure_overhead(random_dcgan(), name="dcgan", repeats=repeats, steps=10),
-        measure_overhead(random_mlp(), name="mlp", repeats=4 * repeats, steps=200),
+        measure_overhead(random_dcgan(seed=seed, device=device), name="dcgan", repeats=repeats, steps=10, seed=seed),
+        measure_overhead(random_mlp(seed=seed, device=device), name="mlp", repeats=4 * repeats, steps=200, seed=seed),
     ]
 
 

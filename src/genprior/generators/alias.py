@@ -19,7 +19,8 @@ def frozen_alias(module: nn.Module) -> nn.Module:
         raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}: wrap functions in a Module")
     _refuse_unused_statistics(module)
     try:
-        double = copy.deepcopy(module, _shared_parts(module))
+        with torch.inference_mode(False):
+            double = copy.deepcopy(module, _shared_parts(module))
     except Exception as problem:
         if not any(p.requires_grad for p in module.parameters()) and not _any_training(module):
             return module
@@ -27,9 +28,10 @@ def frozen_alias(module: nn.Module) -> nn.Module:
             f"module {type(module).__name__} cannot be copied ({problem}): call module.eval().requires_grad_(False) "
             "yourself, then it is used as it is"
         ) from problem
-    for part in _parts(double):
-        part.training = False
-    double.eval().requires_grad_(False)
+    for part in all_parts(double):
+        part.eval()
+        for parameter in part.parameters():
+            parameter.requires_grad_(False)
     _refuse_batch_statistics(double)
     return double
 
@@ -37,20 +39,21 @@ def frozen_alias(module: nn.Module) -> nn.Module:
 def _shared_parts(module: nn.Module) -> dict[int, Any]:
     """Memo for deepcopy: tensors and hook tables that both modules keep in common."""
     memo: dict[int, Any] = {}
-    for part in _parts(module):
+    for part in all_parts(module):
         for name, value in vars(part).items():
             if "hooks" in name and isinstance(value, dict):
                 memo[id(value)] = value
             elif isinstance(value, Tensor):  # for example the weight that weight_norm computes
                 memo[id(value)] = value.detach()
         for parameter in part.parameters(recurse=False):
-            memo[id(parameter)] = nn.Parameter(parameter.detach(), requires_grad=False)
+            shared = parameter.clone() if parameter.is_inference() else parameter.detach()
+            memo[id(parameter)] = nn.Parameter(shared, requires_grad=False)
         for buffer in part.buffers(recurse=False):
-            memo[id(buffer)] = buffer
+            memo[id(buffer)] = buffer.clone() if buffer.is_inference() else buffer
     return memo
 
 
-def _parts(module: nn.Module) -> list[nn.Module]:
+def all_parts(module: nn.Module) -> list[nn.Module]:
     """The module and all modules in it, also those in plain lists, tuples and dictionaries, which torch overlooks."""
     parts: list[nn.Module] = []
     seen: set[int] = set()
@@ -68,7 +71,7 @@ def _parts(module: nn.Module) -> list[nn.Module]:
 
 
 def _any_training(module: nn.Module) -> bool:
-    return any(part.training for part in _parts(module))
+    return any(part.training for part in all_parts(module))
 
 
 def _refuse_unused_statistics(module: nn.Module) -> None:
@@ -93,7 +96,7 @@ def _refuse_batch_statistics(double: nn.Module) -> None:
 
 def place_of(module: nn.Module) -> tuple[torch.device, torch.dtype]:
     """Device and dtype of the module's floating-point parameters and buffers (CPU and float32 where it has none)."""
-    parts = _parts(module)
+    parts = all_parts(module)
     for kind in (nn.Module.parameters, nn.Module.buffers):
         for tensor in (tensor for part in parts for tensor in kind(part, recurse=False)):
             if tensor.is_floating_point():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import torch
@@ -29,6 +30,8 @@ class Generator:
         from it, and its spread is the unit of length for default steps.
     signal_range
         ``(low, high)`` if the signals are known to lie there, for pictures and checks.
+    device, dtype
+        where latents live; by default as the module's parameters, or the CPU and float32 if it has none.
 
     ``forwards`` and ``backwards`` count the batched passes made through this object.
 
@@ -50,20 +53,35 @@ class Generator:
         *,
         law: Law | None = None,
         signal_range: tuple[float, float] | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         self.latent_shape = _validate.shape("latent_shape", latent_shape)
         self.signal_shape = _validate.shape("signal_shape", signal_shape)
         self.law = _checked_law(law)
         self.signal_range = _checked_range(signal_range)
         self.module = frozen_alias(module)
-        self.device, self.dtype = place_of(self.module)
+        found_device, found_dtype = place_of(self.module)
+        self.device = found_device if device is None else torch.empty(0, device=device).device
+        self.dtype = found_dtype if dtype is None else dtype
+        if self.device.type == "meta":
+            raise ValueError(
+                "module is on the meta device, it has no numbers: move it with module.to_empty and load weights"
+            )
         self.forwards = 0
         self.backwards = 0
 
     def __call__(self, z: Tensor) -> Tensor:
         """``G(z)``: one forward pass, differentiable with respect to ``z``."""
         self._check_latent(z)
-        x = self.module(z)
+        try:
+            x = self.module(z)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as problem:
+            raise ValueError(
+                f"the generator's module failed on latents of shape {tuple(z.shape)} ({problem}): check latent_shape"
+            ) from problem
         self.forwards += 1
         if not isinstance(x, Tensor):
             raise TypeError(
@@ -89,6 +107,12 @@ class Generator:
         self.backwards += 1
         return gradient
 
+    def recounted(self) -> Generator:
+        """The same generator with pass counts of its own, from zero."""
+        other = copy.copy(self)
+        other.forwards = other.backwards = 0
+        return other
+
     def evaluate(self, z: Tensor) -> Evaluation:
         """``G(z)`` with its graph kept for one later backward pass."""
         return Evaluation(self, z)
@@ -96,7 +120,7 @@ class Generator:
     def sample_latent(self, count: int, seed: int = 0) -> Tensor:
         """Draw ``count`` latents from the law, the same on every device."""
         _validate.whole("count", count)
-        return self.draw(count, torch.Generator().manual_seed(seed))
+        return self.draw(count, _validate.seed(seed))
 
     def draw(self, count: int, random: torch.Generator) -> Tensor:
         """Draw ``count`` latents with the given CPU random generator."""

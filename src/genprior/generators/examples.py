@@ -11,18 +11,23 @@ from genprior.generators.contract import Generator
 
 
 def random_mlp(
-    latent: int = 20, hidden: int = 400, signal_shape: tuple[int, ...] = (784,), *, seed: int = 0
+    latent: int = 20,
+    hidden: int = 400,
+    signal_shape: tuple[int, ...] = (784,),
+    *,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
 ) -> Generator:
     """A two-layer ELU network with sigmoid output and random weights."""
     size = math.prod(signal_shape)
     with torch.random.fork_rng(devices=[]):  # layers draw their first weights from torch's global generator
         first, second = nn.Linear(latent, hidden), nn.Linear(hidden, size)
     layers = nn.Sequential(first, nn.ELU(), second, nn.Sigmoid(), nn.Unflatten(1, signal_shape))
-    module = _randomised(layers, seed, gain=1.5)
+    module = _randomised(layers, seed, gain=1.5).to(device)
     return Generator(module, (latent,), signal_shape, signal_range=(0.0, 1.0))
 
 
-def random_dcgan(latent: int = 128, width: int = 64, *, seed: int = 0) -> Generator:
+def random_dcgan(latent: int = 128, width: int = 64, *, seed: int = 0, device: torch.device | str = "cpu") -> Generator:
     """One fully connected layer and three transposed convolutions to 28 x 28, ELU, sigmoid, random weights."""
     with torch.random.fork_rng(devices=[]):
         module = nn.Sequential(
@@ -36,7 +41,8 @@ def random_dcgan(latent: int = 128, width: int = 64, *, seed: int = 0) -> Genera
             nn.ConvTranspose2d(width, 1, 5, stride=2, padding=2, output_padding=1),
             nn.Sigmoid(),
         )
-    return Generator(_randomised(module, seed, gain=2.0), (latent,), (1, 28, 28), signal_range=(0.0, 1.0))
+    network = _randomised(module, seed, gain=2.0).to(device)
+    return Generator(network, (latent,), (1, 28, 28), signal_range=(0.0, 1.0))
 
 
 class SoftDiscs(nn.Module):

@@ -38,7 +38,7 @@ class Normal(Law):
 
     def sample(self, count: int, shape: tuple[int, ...], random: torch.Generator) -> Tensor:
         """Draw ``count`` latents, float64 on the CPU."""
-        return self.scale * torch.randn(count, *shape, generator=random, dtype=torch.float64)
+        return self.scale * torch.randn(count, *shape, generator=random, dtype=torch.float64, device="cpu")
 
     @property
     def spread(self) -> float:
@@ -64,9 +64,9 @@ class TruncatedNormal(Law):
     def sample(self, count: int, shape: tuple[int, ...], random: torch.Generator) -> Tensor:
         """Draw ``count`` latents, float64 on the CPU."""
         size = math.prod(shape)
-        direction = torch.randn(count, size, generator=random, dtype=torch.float64)
+        direction = torch.randn(count, size, generator=random, dtype=torch.float64, device="cpu")
         direction /= torch.linalg.vector_norm(direction, dim=1, keepdim=True)
-        level = torch.rand(count, generator=random, dtype=torch.float64)
+        level = torch.rand(count, generator=random, dtype=torch.float64, device="cpu")
         length = self.scale * _truncated_chi(level, size, self.radius / self.scale)
         return (direction * length[:, None]).reshape(count, *shape)
 
@@ -91,7 +91,7 @@ class Uniform(Law):
 
     def sample(self, count: int, shape: tuple[int, ...], random: torch.Generator) -> Tensor:
         """Draw ``count`` latents, float64 on the CPU."""
-        unit = torch.rand(count, *shape, generator=random, dtype=torch.float64)
+        unit = torch.rand(count, *shape, generator=random, dtype=torch.float64, device="cpu")
         return self.low + (self.high - self.low) * unit
 
     @property

@@ -183,6 +183,10 @@ class Operator(ABC):
         one = [self.rows(torch.tensor([b])) for b in range(self.batch)]
         return torch.stack([_columns(item, d, m) for item in one])
 
+    def bound(self, signal_shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Operator:
+        """The operator for signals of this shape; itself unless it was made without shapes."""
+        return self
+
     def __matmul__(self, inner: Operator) -> Composition:
         """Composition ``A @ B``: first ``B``, then ``A``."""
         from genprior.operators.compose import Composition  # noqa: PLC0415 - compose.py needs this file
@@ -207,7 +211,7 @@ class Operator(ABC):
         """Estimate the largest eigenvalue of ``A^T A`` from above, from the same random start for every item."""
         self._sizes("gram_bounds()")
         shape = self.signal_shape or ()
-        start = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        start = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64, device="cpu")
         start = start.to(self.dtype or torch.get_default_dtype()).to(self.device)
         estimate = largest_eigenvalue(
             lambda x: self._adjoint(self._forward(x)), start.expand(self.batch or 1, *shape).contiguous()

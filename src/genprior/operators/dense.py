@@ -149,7 +149,7 @@ class Gaussian(Dense):
         self.seed = _validate.whole("seed", seed, least=0)
         shape = _validate.shape("signal_shape", signal_shape)
         generator = torch.Generator().manual_seed(seed)
-        matrix = torch.randn(m, math.prod(shape), generator=generator, dtype=torch.float64)
+        matrix = torch.randn(m, math.prod(shape), generator=generator, dtype=torch.float64, device="cpu")
         super().__init__((matrix / math.sqrt(m)).to(dtype).to(device), shape)
 
     def __repr__(self) -> str:

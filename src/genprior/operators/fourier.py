@@ -196,7 +196,7 @@ def _random_frequencies(m: int, size: tuple[int, int], seed: int) -> Tensor:
     if m > total:
         raise ValueError(f"frequencies must be at most {total} = {size[0]} x {size[1]}, got {m}")
     generator = torch.Generator().manual_seed(_validate.whole("seed", seed, least=0))
-    mask = torch.zeros(total, dtype=torch.bool)
+    mask = torch.zeros(total, dtype=torch.bool, device="cpu")
     mask[0] = True
-    mask[1 + torch.randperm(total - 1, generator=generator)[: m - 1]] = True
+    mask[1 + torch.randperm(total - 1, generator=generator, device="cpu")[: m - 1]] = True
     return mask.reshape(size)

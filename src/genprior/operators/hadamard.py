@@ -45,12 +45,12 @@ class SubsampledHadamard(Operator):
         self._blocks = [2**bit for bit in reversed(range(d.bit_length())) if d >> bit & 1]
         rounds = 1 if len(self._blocks) == 1 else 2
         generator = torch.Generator().manual_seed(seed)
-        orders = [torch.randperm(d, generator=generator) for _ in range(rounds)]
+        orders = [torch.randperm(d, generator=generator, device="cpu") for _ in range(rounds)]
         signs = [torch.randint(0, 2, (d,), generator=generator) * 2 - 1 for _ in range(rounds)]
         self._orders = [order.to(device) for order in orders]
         self._inverses = [order.argsort().to(device) for order in orders]
         self._signs = [sign.to(device=device, dtype=dtype) for sign in signs]
-        self._kept = torch.randperm(d, generator=generator)[:m].sort().values.to(device)
+        self._kept = torch.randperm(d, generator=generator, device="cpu")[:m].sort().values.to(device)
         self._factors = {n: [f.to(device=device, dtype=dtype) for f in _small_factors(n)] for n in self._blocks}
 
     @property

@@ -50,6 +50,21 @@ class Linear(Operator):
         else:
             self.measurement_shape = None if self.signal_shape is None else self._probe(self.signal_shape)
 
+    def bound(self, signal_shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Operator:
+        """The operator with its shapes found by applying ``fn`` to one zero signal, and ``adjoint`` to what it gives."""
+        if self.signal_shape is not None:
+            return self
+        limits = {"tolerance": self.tolerance, "max_iterations": self.max_iterations}
+        known = Linear(self._fn, self._given_adjoint, signal_shape, device=device, dtype=dtype, **limits)  # type: ignore[arg-type]
+        zero = torch.zeros(1, *signal_shape, device=device, dtype=dtype)
+        back = known._adjoint(known._forward(zero))
+        if back.shape != zero.shape:
+            raise ValueError(
+                f"adjoint gives shape {tuple(back.shape)}, expected signals {tuple(zero.shape)}: "
+                "correct it, or leave it out to have it derived"
+            )
+        return known
+
     def _probe(self, signal_shape: tuple[int, ...]) -> tuple[int, ...]:
         zero = torch.zeros(1, *signal_shape, device=self.device, dtype=self.dtype or torch.float32)
         with torch.no_grad():

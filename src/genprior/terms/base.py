@@ -9,6 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Self
 
 import torch
@@ -118,7 +119,7 @@ class Term(ABC):
 
     def __mul__(self, c: PerItem) -> Term:
         """Give ``c f`` with ``c >= 0``, a number or one per item; the number 0 drops the term (also a constraint)."""
-        if not isinstance(c, int | float | Tensor):
+        if not isinstance(c, Real | Tensor):
             return NotImplemented
         factor = _validate.per_item("the factor of a term", c, least=0.0)
         return Zero() if not isinstance(factor, Tensor) and factor == 0 else Scaled(factor, self)
@@ -244,6 +245,7 @@ class Around(Term):
             object.__setattr__(self, "centre", _validate.number("y of around(y)", self.centre))
             return
         _validate.tensor("y of around(y)", self.centre)
+        object.__setattr__(self, "centre", self.centre.detach().clone())  # the caller may change theirs
         if not self.shared and self.centre.ndim < 2:
             raise ValueError(
                 f"y of around(y) has shape {tuple(self.centre.shape)}, expected (B, *shape), one centre per item: "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from numbers import Real
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -70,6 +71,11 @@ def _refuse_other_batch(name: str, value: Tensor, like: Tensor) -> None:
 
 
 def _not_negative(t: PerItem) -> PerItem:
-    if not isinstance(t, Tensor) and not t >= 0:
+    if isinstance(t, Tensor):
+        if t.device.type == "cpu" and not bool((t >= 0).all()):
+            raise ValueError(f"the step t must be at least 0 for every item, got {t.tolist()}")
+    elif not isinstance(t, Real):
+        raise TypeError(f"the step t must be a number or a tensor, got {type(t).__name__}")
+    elif not t >= 0:
         raise ValueError(f"the step t must be a number of at least 0, got {t!r}")
     return t
