@@ -136,7 +136,7 @@ def test_ctrl_c(tmp_path, capfd, monkeypatch):
 # -- bench overhead --------------------------------------------------------------------------------------------------
 
 
-def small_cases(repeats):
+def small_cases(repeats, *, seed, device):
     generator = random_mlp(4, 8, (16,))
     return [
         overhead.measure_overhead(generator, name="a", batch=2, measurements=6, repeats=repeats, steps=4),

@@ -286,7 +286,7 @@ def test_bad_options_are_named(message):
 
 def test_a_generator_that_gives_nan_at_the_start_is_named():
     problem = weighted([1.0], Guarded(limit=1e-9))
-    with pytest.raises(ValueError, match="generator gives NaN or infinity at the starts"):
+    with pytest.raises(ValueError, match="generator gives NaN or infinity at all starts"):
         gp.solve(problem, z0=starts(1), stop=gp.MaxSteps(3))
 
 

@@ -50,6 +50,7 @@ class Problem:
         on_signal: Term | None = None,
         on_latent: Term | None = None,
     ) -> None:
+        self._weight: Tensor | None = None
         self.generator = generator
         self.loss = NoLoss() if loss is None else loss
         self.on_signal = Zero() if on_signal is None else on_signal
@@ -77,6 +78,8 @@ class Problem:
         part.on_signal = self.on_signal.rows(index)
         part.on_latent = self.on_latent.rows(index)
         part.batch = None if self.batch is None else len(index)
+        per_item = self._weight is not None and self.batch is not None
+        part._weight = self._weight[index] if per_item and self._weight is not None else self._weight
         return part
 
     def evaluate(self, x: Tensor, z: Tensor) -> Point:
@@ -89,8 +92,7 @@ class Problem:
         objective = loss + self.on_signal(x)
         if not self.on_signal.is_indicator:
             return Point(objective, objective, residual)
-        multiplier = _multiplier(self.loss.gradient(x, residual))
-        return Point(objective, loss + multiplier * self.on_signal.violation(x), residual)
+        return Point(objective, loss + self._penalty_weight() * self.on_signal.violation(x), residual)
 
     def objective(self, z: Tensor) -> Tensor:
         """``L(G(z)) + R(G(z)) + H(z)`` per item (one forward pass)."""
@@ -98,7 +100,7 @@ class Problem:
             return self.evaluate(self.generator(z), z).objective
 
     def signal_gradient(self, x: Tensor, residual: Tensor) -> Tensor:
-        """One (sub)gradient of L + R at ``x``; for an indicator R, of its exact penalty ``2 |grad L| dist(x)`` (1 for 0)."""
+        """One (sub)gradient of L + R at ``x``; for an indicator R, of the penalty that the score puts in its place."""
         gradient = self.loss.gradient(x, residual)
         if isinstance(self.on_signal, Zero):
             return gradient
@@ -107,7 +109,22 @@ class Problem:
         outward = x - self.on_signal.prox(x, 1.0)
         length = _batch.norm(outward)
         unit = outward / _batch.spread(torch.where(length > 0, length, torch.ones_like(length)), x)
-        return gradient + _batch.spread(_multiplier(gradient), x) * unit
+        return gradient + _batch.spread(self._penalty_weight().expand(len(x)), x) * unit
+
+    def _penalty_weight(self) -> Tensor:
+        """Weight of the distance to an indicator's set in the score: twice ``|grad L|`` at the set's point nearest to 0.
+
+        A penalty ``c dist(x)`` is exact when c exceeds the multiplier ``|grad L(w*)|``. One number per item for the whole
+        run, whatever the iterate, so that scores compare; 1 where L is flat.
+        """
+        if self._weight is None:
+            shape = (self.batch or 1, *self.generator.signal_shape)
+            inside = self.on_signal.prox(
+                torch.zeros(shape, device=self.generator.device, dtype=self.generator.dtype), 1.0
+            )
+            size = _batch.norm(self.loss.gradient(inside, self.loss.evaluate(inside)[1]))
+            self._weight = torch.where(size > 0, 2 * size, torch.ones_like(size))
+        return self._weight
 
     def lagrangian(self, w: Tensor, x: Tensor, lam: Tensor, rho: PerItem) -> Tensor:
         """``L(w) + <w - x, lam> + rho/2 |w - x|^2`` per item, with ``x = G(z)``."""
@@ -149,9 +166,3 @@ class Problem:
             f"Problem({self.generator!r}, loss={type(self.loss).__name__}, on_signal={self.on_signal!r}, "
             f"on_latent={self.on_latent!r}, batch={self.batch})"
         )
-
-
-def _multiplier(gradient: Tensor) -> Tensor:
-    """Weight ``2 |grad L|`` of the distance to an indicator's set; 1 where L is flat, so that nearer is still better."""
-    size = _batch.norm(gradient)
-    return torch.where(size > 0, 2 * size, torch.ones_like(size))

@@ -77,9 +77,9 @@ class Result:
         rollbacks, gap = int(self.rollbacks[item]), float(self.gap[item])
         if rollbacks:
             text += f" The steps of this item were shortened {rollbacks} times."
-        if status is Status.STALLED and gap > 1e-3:
+        if status is Status.STALLED and gap > 1e-3 and "dual Paper" in self.plan:
             text += (
-                f" w and G(z) still differ by {gap:.1%}: the dual step has become too small to close the gap "
+                f" w and G(z) still differ by {min(gap, 1.0):.1%}: the dual step has become too small to close the gap "
                 "(dual frozen, gap plateau). Try dual=gp.duals.Constant(), or a larger rho."
             )
         return text

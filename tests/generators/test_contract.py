@@ -112,7 +112,7 @@ def test_an_output_that_does_not_depend_on_z(function):
 def test_a_generator_that_gives_nan_is_refused_by_solve(value):
     G = from_function(lambda z: z * value + value)
     problem = gp.Problem(G, loss=gp.SquaredDistance(torch.zeros(2, S)))
-    with pytest.raises(ValueError, match="generator gives NaN or infinity at the starts"):
+    with pytest.raises(ValueError, match="generator gives NaN or infinity at all starts"):
         gp.solve(problem, stop=gp.MaxSteps(3), progress=False)
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from genprior import _batch
 from genprior.problem import Problem
 from genprior.solvers import duals, penalties
-from genprior.solvers.base import Solver, State, following, opening, unmoved_is_infinite
-from genprior.solvers.estimates import kappa_from_move, kappa_from_pull, latent_residual, lipschitz
+from genprior.solvers.base import Pull, Solver, State, following, opening, unknown_is_infinite
+from genprior.solvers.estimates import latent_residual, lipschitz
 from genprior.solvers.exact import Memory, Split
 from genprior.solvers.w_steps import Exact, Linearized, WStep
 from genprior.solvers.z_steps import Gradient, Move, ZStep
@@ -25,6 +25,8 @@ class ADMMState(State):
     """``w - G(z)``."""
     lam: Tensor
     sigma: Tensor
+    extent: Tensor
+    """``|G(z)|`` at the start: the least unit of the gap, for answers that are zero."""
     z_memory: Memory
     w_memory: Memory
 
@@ -81,6 +83,7 @@ class ADMM(Solver):
             r=torch.zeros_like(at.x),
             lam=torch.zeros_like(at.x),
             sigma=common["k"],
+            extent=_batch.norm(at.x),
             z_memory=self.z_step.start(z),
             w_memory=self.w_step.start(problem, at.x, point.residual),
         )
@@ -90,36 +93,40 @@ class ADMM(Solver):
         s, k = state, state.k + 1
         rho = self.penalty(k)
         f = torch.addcmul(s.lam, s.r, _batch.spread(rho, s.r))
-        gradient, force = s.at.pull(f).neg_(), _batch.norm(f)
-        kappa = kappa_from_pull(s.kappa, gradient, force)
+        pull = Pull.of(s, -f)
 
-        z, z_memory = self.z_step(self._move(problem, s, gradient, rho, kappa), s.z_memory)
+        z, z_memory = self.z_step(self._move(problem, s, pull, rho), s.z_memory)
         at = problem.generator.evaluate(z)
         point = problem.evaluate(at.x, at.z)
-        if self.z_step.adaptive:
-            kappa = kappa_from_move(kappa, s.at, at, problem.generator.law.spread)
 
         split = Split(s.w, s.lam, at.x, point.residual, rho, s.sigma, s.scale, self.penalty.rho)
         w, w_memory = self.w_step(problem, split, s.w_memory)
         r = w - at.x
         sigma = s.scale * self.dual(_batch.norm(r), k, rho, self.penalty.rho)
         return ADMMState(
-            **following(s, at, point, (gradient, force, kappa)) | {"w": w, "rho": rho},
+            **following(s, at, point, pull, problem.generator.law.spread) | {"w": w, "rho": rho},
             r=r,
             lam=torch.addcmul(s.lam, _batch.spread(sigma, r), r),
             sigma=sigma,
+            extent=s.extent,
             z_memory=z_memory,
             w_memory=w_memory,
         )
 
     def residuals(self, problem: Problem, state: ADMMState) -> tuple[Tensor, Tensor]:
-        """Gap, and the larger of the residuals in w and in z, relative to ``nu_L |w| + |lam|`` (times kappa in z)."""
+        """Gap, and the larger of the residuals in w and in z, relative to ``nu_L |w| + |lam|`` (times |DG| in z)."""
         s = state
         size = _batch.norm(s.w)
-        in_z = _batch.ratio(latent_residual(problem, s.before, s.gradient, s.rho, s.kappa), s.steepest)
-        in_w = self.w_step.residual(problem, s.w, s.lam, s.r, s.rho)
+        in_z = _batch.ratio(latent_residual(problem, s.before, s.gradient, s.rho, s.stretch), s.stretch)
+        in_w = self.w_step.residual(problem, s.w, s.lam, s.r, s.rho) + self._inner_error(s, size)
         stationarity = _batch.ratio(torch.maximum(in_z, in_w), s.nu * size + _batch.norm(s.lam))
-        return _batch.ratio(_batch.norm(s.r), size), unmoved_is_infinite(s, stationarity)
+        gap = _batch.ratio(_batch.norm(s.r), torch.maximum(size, 0.1 * s.extent))
+        return gap, unknown_is_infinite(problem, s, stationarity)
+
+    def _inner_error(self, s: ADMMState, size: Tensor) -> Tensor | float:
+        """What an inexact inner solver adds to the residual in w."""
+        reached = s.w_memory.get("inner_residual")
+        return 0.0 if reached is None else reached * ((s.nu + s.rho) * size + _batch.norm(s.lam))
 
     def plan(self, problem: Problem) -> str:
         """In words: the four choices, and how the w step is computed for this problem."""
@@ -128,14 +135,15 @@ class ADMM(Solver):
             f"{self.w_step.name(problem)}, dual {self.dual}, penalty {self.penalty}"
         )
 
-    def _move(self, problem: Problem, s: ADMMState, gradient: Tensor, rho: Tensor, kappa: Tensor) -> Move:
+    def _move(self, problem: Problem, s: ADMMState, pull: Pull, rho: Tensor) -> Move:
         return Move(
             z=s.z,
-            gradient=gradient,
+            gradient=pull.gradient,
             term=problem.on_latent,
-            lipschitz=lipschitz(rho, kappa),
+            lipschitz=lipschitz(rho, pull.kappa),
             shrink=s.scale * self.penalty.rho / rho if self.z_step.follows_penalty else s.scale,
             spread=problem.generator.law.spread,
+            idle=pull.kappa == 0,
         )
 
 

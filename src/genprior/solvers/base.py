@@ -12,7 +12,8 @@ from torch import Tensor
 from genprior import _batch
 from genprior.generators import Evaluation
 from genprior.problem import Point, Problem
-from genprior.solvers.estimates import latent_residual
+from genprior.solvers.estimates import latent_residual, move_ratio, pull_ratio, remembered
+from genprior.terms import Zero
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,8 @@ class State:
     """Smoothness of L."""
     kappa: Tensor
     """Running estimate of ``|DG(z)|`` from quantities that the iteration has anyway; forgets slowly."""
-    steepest: Tensor
-    """The largest such estimate: the unit of the z residual."""
+    stretch: Tensor
+    """The same from the last step alone: the unit of the z residual, so that a steep place long left excuses nothing."""
     before: Tensor
     """The latents from which the last step started."""
     gradient: Tensor
@@ -73,16 +74,33 @@ def opening(at: Evaluation, point: Point, nu: Tensor) -> dict[str, Any]:
         "k": zero,
         "nu": nu,
         "kappa": zero,
-        "steepest": zero,
+        "stretch": zero,
         "before": at.z,
         "gradient": torch.zeros_like(at.z),
         "force": zero,
     }
 
 
-def following(s: State, at: Evaluation, point: Point, pulled: tuple[Tensor, Tensor, Tensor]) -> dict[str, Any]:
-    """The common fields after a step from ``s`` to ``at``; ``pulled`` is (gradient, force, kappa) of that step."""
-    gradient, force, kappa = pulled
+@dataclass(frozen=True)
+class Pull:
+    """One backward pass: the gradient, the length of what was pulled back, and what they tell about ``|DG|``."""
+
+    gradient: Tensor
+    force: Tensor
+    ratio: Tensor
+    kappa: Tensor
+
+    @classmethod
+    def of(cls, state: State, f: Tensor) -> Pull:
+        """``DG(z)^T f`` at the state's point."""
+        gradient, force = state.at.pull(f), _batch.norm(f)
+        ratio = pull_ratio(gradient, force)
+        return cls(gradient, force, ratio, remembered(state.kappa, ratio))
+
+
+def following(s: State, at: Evaluation, point: Point, pull: Pull, spread: float) -> dict[str, Any]:
+    """The common fields after a step from ``s`` to ``at`` that used ``pull``."""
+    secant = move_ratio(s.at, at, spread)
     return {
         "at": at,
         "w": at.x,
@@ -92,11 +110,11 @@ def following(s: State, at: Evaluation, point: Point, pulled: tuple[Tensor, Tens
         "scale": s.scale,
         "k": s.k + 1,
         "nu": s.nu,
-        "kappa": kappa,
-        "steepest": torch.maximum(s.steepest, kappa),
+        "kappa": torch.maximum(pull.kappa, secant),
+        "stretch": torch.maximum(pull.ratio, secant),
         "before": s.z,
-        "gradient": gradient,
-        "force": force,
+        "gradient": pull.gradient,
+        "force": pull.force,
     }
 
 
@@ -115,18 +133,21 @@ class Solver(ABC):
         """Relative gap ``|w - G(z)| / |w|`` and stationarity: what convergence is judged by, at no pass through G.
 
         Here, for methods that do not split: gap 0, and the residual of ``0 in DG^T f + dH(z)`` relative to
-        ``kappa (nu |x| + |f|)``, with the gradient of the last step. Infinite before the first step.
+        ``stretch (nu |x| + |f|)``, with the gradient of the last step. Infinite before the first step.
         """
         s: State = state
-        residual = latent_residual(problem, s.before, s.gradient, s.nu, s.kappa)
-        slope = _batch.ratio(residual, s.steepest * (s.nu * _batch.norm(s.x) + s.force))
-        return torch.zeros_like(slope), unmoved_is_infinite(s, slope)
+        residual = latent_residual(problem, s.before, s.gradient, s.nu, s.stretch)
+        slope = _batch.ratio(residual, s.stretch * (s.nu * _batch.norm(s.x) + s.force))
+        return torch.zeros_like(slope), unknown_is_infinite(problem, s, slope)
 
     def plan(self, problem: Problem) -> str:
         """In words: what is computed for this problem, and how."""
         return repr(self)
 
 
-def unmoved_is_infinite(state: State, residual: Tensor) -> Tensor:
-    """Before the first step there is no gradient to judge by."""
-    return torch.where(state.k == 0, torch.inf, residual)
+def unknown_is_infinite(problem: Problem, state: State, residual: Tensor) -> Tensor:
+    """Before the first step there is no gradient to judge by; with a term on z, nor where nothing was pulled or moved."""
+    unknown = state.k == 0
+    if not isinstance(problem.on_latent, Zero):
+        unknown = unknown | (state.stretch == 0)
+    return torch.where(unknown, torch.inf, residual)

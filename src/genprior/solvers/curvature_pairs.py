@@ -35,10 +35,11 @@ class CurvaturePairs:
         y = self.y[:, 0]
         return torch.where(self.empty, 1.0, 1 / (self.inverse[:, 0] * _batch.square(y)))
 
-    def extended(self, where: Tensor, s: Tensor, y: Tensor) -> CurvaturePairs:
-        """Add the pair for the items in ``where``, if its curvature is positive."""
+    def extended(self, where: Tensor, s: Tensor, y: Tensor, size: Tensor) -> CurvaturePairs:
+        """Add the pair for the items in ``where``, if its curvature is positive; ``size`` is that of the point itself."""
         curvature = _batch.dot(s, y)
-        where = where & (curvature > 1e-10 * _batch.norm(s) * _batch.norm(y))
+        long = _batch.norm(s) > torch.finfo(s.dtype).eps ** 0.75 * size  # shorter ones are rounding
+        where = where & long & (curvature > 1e-10 * _batch.norm(s) * _batch.norm(y))
         pick = where[:, None, None]
         return CurvaturePairs(
             torch.where(pick, torch.cat([s[:, None], self.s[:, :-1]], dim=1), self.s),

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from genprior import _batch
 from genprior.problem import Problem
 from genprior.solvers import z_steps
-from genprior.solvers.base import Solver, State, following, opening
-from genprior.solvers.estimates import curvature_of, kappa_from_move, kappa_from_pull, lipschitz
+from genprior.solvers.base import Pull, Solver, State, following, opening
+from genprior.solvers.estimates import curvature_of, lipschitz
 from genprior.solvers.z_steps import Memory, Move, ZStep
 
 
@@ -37,29 +36,27 @@ class Descent(Solver):
         """The state at ``z``."""
         at = problem.generator.evaluate(z)
         point = problem.evaluate(at.x, at.z)
-        common = opening(at, point, curvature_of(problem, at.x))
+        common = opening(at, point, curvature_of(problem, at.x, point.residual))
         return DescentState(**common, residual=point.residual, z_memory=self.z_step.start(z))
 
     def step(self, problem: Problem, state: DescentState) -> DescentState:
         """One backward pass at z, one forward pass at z+."""
         s = state
         f = problem.signal_gradient(s.x, s.residual)
-        gradient, force = s.at.pull(f), _batch.norm(f)
-        kappa = kappa_from_pull(s.kappa, gradient, force)
+        pull = Pull.of(s, f)
         move = Move(
             z=s.z,
-            gradient=gradient,
+            gradient=pull.gradient,
             term=problem.on_latent,
-            lipschitz=lipschitz(s.nu, kappa),
+            lipschitz=lipschitz(s.nu, pull.kappa),
             shrink=s.scale,
             spread=problem.generator.law.spread,
+            idle=pull.kappa == 0,
         )
         z, z_memory = self.z_step(move, s.z_memory)
         at = problem.generator.evaluate(z)
         point = problem.evaluate(at.x, at.z)
-        if self.z_step.adaptive:
-            kappa = kappa_from_move(kappa, s.at, at, problem.generator.law.spread)
-        common = following(s, at, point, (gradient, force, kappa))
+        common = following(s, at, point, pull, problem.generator.law.spread)
         return DescentState(**common, residual=point.residual, z_memory=z_memory)
 
 

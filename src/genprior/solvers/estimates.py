@@ -14,19 +14,20 @@ _FORGET = 0.98
 _TINY = 1e-30
 
 
-def kappa_from_pull(kappa: Tensor, gradient: Tensor, force: Tensor) -> Tensor:
-    """``|DG^T f| / |f|`` bounds kappa from below; the running maximum forgets slowly, as z travels.
-
-    ``force`` is the length ``|f|``.
-    """
-    return torch.maximum(_FORGET * kappa, _batch.ratio(_batch.norm(gradient), force))
+def pull_ratio(gradient: Tensor, force: Tensor) -> Tensor:
+    """``|DG^T f| / |f|``, which bounds kappa from below; ``force`` is the length ``|f|``."""
+    return _batch.ratio(_batch.norm(gradient), force)
 
 
-def kappa_from_move(kappa: Tensor, before: Evaluation, after: Evaluation, spread: float) -> Tensor:
-    """So does the secant ``|G(z+) - G(z)| / |z+ - z|``; moves too short for rounding count as longer ones."""
-    shortest = spread * torch.finfo(kappa.dtype).eps ** 0.5
-    secant = _batch.norm(after.x - before.x) / _batch.norm(after.z - before.z).clamp_min(shortest)
-    return torch.maximum(kappa, secant)
+def remembered(kappa: Tensor, ratio: Tensor) -> Tensor:
+    """The running maximum of such ratios, which forgets slowly, as z travels: the basis of step lengths."""
+    return torch.maximum(_FORGET * kappa, ratio)
+
+
+def move_ratio(before: Evaluation, after: Evaluation, spread: float) -> Tensor:
+    """The secant ``|G(z+) - G(z)| / |z+ - z|``; moves too short for rounding count as longer ones."""
+    shortest = spread * torch.finfo(after.z.dtype).eps ** 0.75
+    return _batch.norm(after.x - before.x) / _batch.norm(after.z - before.z).clamp_min(shortest)
 
 
 def lipschitz(curvature: Tensor, kappa: Tensor) -> Tensor:
@@ -34,15 +35,17 @@ def lipschitz(curvature: Tensor, kappa: Tensor) -> Tensor:
     return (curvature * kappa * kappa).clamp_min(_TINY)
 
 
-def latent_residual(problem: Problem, z: Tensor, gradient: Tensor, curvature: Tensor, kappa: Tensor) -> Tensor:
-    """``|z - prox_{tH}(z - t g)| / t`` with ``t = 1/(curvature kappa^2)``; ``|g|`` where H = 0."""
+def latent_residual(problem: Problem, z: Tensor, gradient: Tensor, curvature: Tensor, stretch: Tensor) -> Tensor:
+    """``|z - prox_{tH}(z - t g)| / t`` with ``t = 1/(curvature stretch^2)``; ``|g|`` where H = 0."""
     if isinstance(problem.on_latent, Zero):
         return _batch.norm(gradient)
-    t = 1 / lipschitz(curvature, kappa)
+    t = 1 / lipschitz(curvature, stretch)
     return _batch.norm(z - problem.on_latent.prox(z - _batch.spread(t, z) * gradient, t)) / t
 
 
-def curvature_of(problem: Problem, x: Tensor) -> Tensor:
-    """Smoothness of L per item; 1 where L has none, so that steps stay defined."""
+def curvature_of(problem: Problem, x: Tensor, residual: Tensor) -> Tensor:
+    """Smoothness of L per item; where L has none, the curvature that would carry the subgradient at x across ``|x|``."""
     nu = problem.loss.curvature(x)[1]
-    return torch.where(nu > 0, nu, torch.ones_like(nu))
+    slope = _batch.norm(problem.signal_gradient(x, residual))
+    guess = slope / _batch.norm(x).clamp_min(_TINY)
+    return torch.where(nu > 0, nu, torch.where(guess > 0, guess, torch.ones_like(guess)))

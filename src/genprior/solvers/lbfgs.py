@@ -9,9 +9,9 @@ from torch import Tensor
 
 from genprior import _batch, _validate
 from genprior.problem import Problem
-from genprior.solvers.base import Solver, State, following, opening
+from genprior.solvers.base import Pull, Solver, State, following, opening
 from genprior.solvers.curvature_pairs import CurvaturePairs
-from genprior.solvers.estimates import curvature_of, kappa_from_pull, lipschitz
+from genprior.solvers.estimates import curvature_of, lipschitz
 from genprior.terms import Zero
 
 
@@ -95,7 +95,7 @@ class LBFGS(Solver):
         """The trial point is the start itself; its gradient is taken in the first step."""
         at = problem.generator.evaluate(z)
         point = problem.evaluate(at.x, at.z)
-        common = opening(at, point, curvature_of(problem, at.x))
+        common = opening(at, point, curvature_of(problem, at.x, point.residual))
         zero, flat = common["k"], _batch.flat(at.z)
         return LBFGSState(
             **common,
@@ -118,11 +118,10 @@ class LBFGS(Solver):
         """Judge the trial point; then the next trial, along a new direction where this search ended."""
         s, smooth = state, isinstance(problem.on_latent, Zero)
         f = problem.signal_gradient(s.x, s.residual)
-        pulled, force = s.at.pull(f), _batch.norm(f)
-        kappa = kappa_from_pull(s.kappa, pulled, force)
-        z, gradient = _batch.flat(s.z), _batch.flat(pulled)
+        pull = Pull.of(s, f)
+        z, gradient = _batch.flat(s.z), _batch.flat(pull.gradient)
 
-        shortest = s.scale / lipschitz(s.nu, kappa)
+        shortest = s.scale / lipschitz(s.nu, pull.kappa)
         search = self._judge_smooth(s, gradient) if smooth else self._judge_prox(s, shortest)
         take = search.accepted[:, None]
         base_z, base_gradient = torch.where(take, z, s.base_z), torch.where(take, gradient, s.base_gradient)
@@ -137,7 +136,9 @@ class LBFGS(Solver):
             old = s.base_v - s.base_z + s.gamma[:, None] * s.base_gradient
             new = base_v - base_z + search.gamma[:, None] * base_gradient
         learns = search.accepted & (s.trials > 0)
-        pairs = s.pairs.extended(learns, base_v - s.base_v, new - old).cleared(search.ended & ~search.accepted)
+        pairs = s.pairs.extended(learns, base_v - s.base_v, new - old, _batch.norm(base_v)).cleared(
+            search.ended & ~search.accepted
+        )
         direction = torch.where(search.ended[:, None], pairs.direction(new), s.direction)
         trials = torch.where(search.ended, 1.0, s.trials + 1)
 
@@ -155,7 +156,7 @@ class LBFGS(Solver):
         at = problem.generator.evaluate(z_next)
         point = problem.evaluate(at.x, at.z)
         return LBFGSState(
-            **following(s, at, point, (pulled, force, kappa)),
+            **following(s, at, point, pull, problem.generator.law.spread),
             v=v,
             base_v=base_v,
             base_z=base_z,

@@ -10,8 +10,8 @@ from torch import Tensor
 from genprior import _batch, _validate
 from genprior.problem import Problem
 from genprior.solvers import z_steps
-from genprior.solvers.base import Solver, State, following, opening
-from genprior.solvers.estimates import curvature_of, kappa_from_move, kappa_from_pull, lipschitz
+from genprior.solvers.base import Pull, Solver, State, following, opening
+from genprior.solvers.estimates import curvature_of, lipschitz
 from genprior.solvers.z_steps import Memory, Move, ZStep
 
 
@@ -30,7 +30,7 @@ class ProjectedState(State):
 
 @dataclass(frozen=True)
 class ProjectedGradient(Solver):
-    """``v = prox_{eta R}(x - eta grad L(x))``, then ``z`` moves towards ``argmin 1/(2 eta) |G(z) - v|^2 + H(z)``.
+    """``v = x - eta (grad L(x) + r)``, r a subgradient of R; then z moves towards ``argmin |G(z) - v|^2/(2 eta) + H(z)``.
 
     One iteration is one inner step of the projection, so that its cost compares with the other methods: one forward and
     one backward pass. Every ``inner`` of them a new target v is taken.
@@ -60,7 +60,7 @@ class ProjectedGradient(Solver):
         """The state at ``z``, with the first target."""
         at = problem.generator.evaluate(z)
         point = problem.evaluate(at.x, at.z)
-        common = opening(at, point, curvature_of(problem, at.x))
+        common = opening(at, point, curvature_of(problem, at.x, point.residual))
         target = self._target(problem, at.x, point.residual, common["nu"])
         return ProjectedState(**common, target=target, count=common["k"], z_memory=self.z_step.start(z))
 
@@ -68,30 +68,29 @@ class ProjectedGradient(Solver):
         """One inner step of the projection; where it was the last one, the next target."""
         s = state
         f = (s.x - s.target) / _batch.spread(self._eta(s.nu), s.x)
-        gradient, force = s.at.pull(f), _batch.norm(f)
-        kappa = kappa_from_pull(s.kappa, gradient, force)
+        pull = Pull.of(s, f)
         move = Move(
             z=s.z,
-            gradient=gradient,
+            gradient=pull.gradient,
             term=problem.on_latent,
-            lipschitz=lipschitz(1 / self._eta(s.nu), kappa),
+            lipschitz=lipschitz(1 / self._eta(s.nu), pull.kappa),
             shrink=s.scale,
             spread=problem.generator.law.spread,
+            idle=pull.kappa == 0,
         )
         z, z_memory = self.z_step(move, s.z_memory)
         at = problem.generator.evaluate(z)
         point = problem.evaluate(at.x, at.z)
-        if self.z_step.adaptive:
-            kappa = kappa_from_move(kappa, s.at, at, problem.generator.law.spread)
 
         count = (s.count + 1) % self.inner
         target = self._target(problem, at.x, point.residual, s.nu)
-        common = following(s, at, point, (gradient, force, kappa))
+        common = following(s, at, point, pull, problem.generator.law.spread)
         if self.inner > 1:  # between two targets the last verdict holds
             fresh = s.count == 0
             common["before"] = torch.where(_batch.spread(fresh, z), s.z, s.before)
-            common["gradient"] = torch.where(_batch.spread(fresh, z), gradient, s.gradient)
-            common["force"] = torch.where(fresh, force, s.force)
+            common["gradient"] = torch.where(_batch.spread(fresh, z), pull.gradient, s.gradient)
+            common["force"] = torch.where(fresh, pull.force, s.force)
+            common["stretch"] = torch.where(fresh, common["stretch"], s.stretch)
         return ProjectedState(
             **common,
             target=torch.where(_batch.spread(count == 0, target), target, s.target),
@@ -100,9 +99,7 @@ class ProjectedGradient(Solver):
         )
 
     def _target(self, problem: Problem, x: Tensor, residual: Tensor, nu: Tensor) -> Tensor:
-        eta = self._eta(nu)
-        ahead = x - _batch.spread(eta, x) * problem.loss.gradient(x, residual)
-        return problem.on_signal.prox(ahead, eta)
+        return x - _batch.spread(self._eta(nu), x) * problem.signal_gradient(x, residual)
 
     def _eta(self, nu: Tensor) -> Tensor:
         return 1 / nu if self.step_size is None else torch.full_like(nu, self.step_size)

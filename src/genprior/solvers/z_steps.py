@@ -54,6 +54,8 @@ class Move:
     """Per-item factor on explicit step sizes: roll-backs, and ``2^-k`` in the k-th scale of Algorithm 2."""
     spread: float
     """Typical size of a latent coordinate."""
+    idle: Tensor
+    """Where nothing has ever been pulled back, as in the first iteration of ADMM: no step length is known, z stays."""
 
 
 @dataclass(frozen=True)
@@ -156,12 +158,13 @@ class Adam(ZStep):
         g = move.gradient
         first = torch.lerp(g, memory["first"], self.beta1)
         second = self.beta2 * memory["second"] + (1 - self.beta2) * g * g
-        count = memory["count"] + 1
+        count = memory["count"] + ~move.idle
         length = (0.05 * move.spread if self.step_size is None else self.step_size) * move.shrink
+        length = torch.where(move.idle, 0.0, length)
         size = second if move.term.separable else _mean(second)
-        scale = (size / _batch.spread(1 - self.beta2**count, g)).sqrt_().add_(self.epsilon)
+        scale = (size / _batch.spread((1 - self.beta2**count).clamp_min(1e-12), g)).sqrt_().add_(self.epsilon)
         metric = _batch.spread(length, g) / scale
-        corrected = first / _batch.spread(1 - self.beta1**count, g)
+        corrected = first / _batch.spread((1 - self.beta1**count).clamp_min(1e-12), g)
         step = metric if move.term.separable else _batch.flat(metric)[:, 0]
         z = _prox(move.term, move.z - metric * corrected, step)
         return z, {"first": first, "second": second, "count": count}
@@ -175,7 +178,7 @@ def _check_step(step_size: float | None) -> None:
 def _length(step_size: float | None, move: Move) -> Tensor:
     if step_size is not None:
         return step_size * move.shrink
-    return move.shrink / move.lipschitz
+    return torch.where(move.idle, 0.0, move.shrink / move.lipschitz)
 
 
 def _prox(term: Term, v: Tensor, step: Tensor) -> Tensor:

@@ -31,8 +31,9 @@ def step_per_item(t: PerItem, v: Tensor) -> Tensor:
 
 def step_per_entry(t: PerItem, v: Tensor) -> PerItem:
     """Shape the step of a separable prox so that it broadcasts against ``v``; ``t`` may have the shape of ``v``."""
+    t = _not_negative(t)
     if not isinstance(t, Tensor):
-        return _not_negative(t)
+        return t
     if t.ndim > 1 and t.shape != v.shape:
         raise ValueError(f"the step t has shape {tuple(t.shape)}, expected (), ({v.shape[0]},) or {tuple(v.shape)}")
     _refuse_other_batch("the step t", t, v)

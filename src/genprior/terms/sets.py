@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -148,7 +149,7 @@ class Simplex(Indicator):
 
 def _bound(name: str, value: PerItem) -> Tensor:
     """Check one bound of a box and give it as a tensor."""
-    if isinstance(value, bool) or not isinstance(value, int | float | Tensor):
+    if isinstance(value, bool) or not isinstance(value, Real | Tensor):
         raise TypeError(f"{name} must be a number or a tensor, got {value!r} ({type(value).__name__})")
     bound = value if isinstance(value, Tensor) else torch.tensor(float(value), dtype=torch.float64)
     if not bound.is_floating_point():
