@@ -26,7 +26,7 @@ class ADMMState(State):
     lam: Tensor
     sigma: Tensor
     extent: Tensor
-    """``|G(z)|`` at the start: the least unit of the gap, for answers that are zero."""
+    """``|G(z)|`` at the start; a tenth of it is the least unit of residuals, for answers that are zero."""
     z_memory: Memory
     w_memory: Memory
 
@@ -116,12 +116,11 @@ class ADMM(Solver):
     def residuals(self, problem: Problem, state: ADMMState) -> tuple[Tensor, Tensor]:
         """Gap, and the larger of the residuals in w and in z, relative to ``nu_L |w| + |lam|`` (times |DG| in z)."""
         s = state
-        size = _batch.norm(s.w)
+        size = torch.maximum(_batch.norm(s.w), 0.1 * s.extent)
         in_z = _batch.ratio(latent_residual(problem, s.before, s.gradient, s.rho, s.stretch), s.stretch)
         in_w = self.w_step.residual(problem, s.w, s.lam, s.r, s.rho) + self._inner_error(s, size)
         stationarity = _batch.ratio(torch.maximum(in_z, in_w), s.nu * size + _batch.norm(s.lam))
-        gap = _batch.ratio(_batch.norm(s.r), torch.maximum(size, 0.1 * s.extent))
-        return gap, unknown_is_infinite(problem, s, stationarity)
+        return _batch.ratio(_batch.norm(s.r), size), unknown_is_infinite(problem, s, stationarity)
 
     def _inner_error(self, s: ADMMState, size: Tensor) -> Tensor | float:
         """What an inexact inner solver adds to the residual in w."""
