@@ -79,7 +79,8 @@ def solve(
         True ends the run with status INTERRUPTED.
     checkpoint
         a file in which the run is stored about once a minute, or a :class:`Checkpoint`; the same call with an
-        existing file goes on where it stopped, to bit-equal results.
+        existing file goes on where it stopped, to bit-equal results. A run that is finished is returned as it is; to go on
+        from it with another stop rule, pass its ``result.z`` as ``z0`` and another path.
     progress
         whether to show a progress bar on standard error; by default only on a terminal.
 

@@ -59,7 +59,7 @@ class ADMM(Solver):
 
     References
     ----------
-    Latorre, Eftekhari, Cevher: Fast and Provable ADMM for Learning with Generative Priors, NeurIPS 2019.
+    Latorre Gómez, Eftekhari, Cevher: Fast and Provable ADMM for Learning with Generative Priors, NeurIPS 2019.
     """
 
     z_step: ZStep = field(default_factory=Gradient)
