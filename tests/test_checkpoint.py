@@ -390,12 +390,12 @@ def test_due(tmp_path, monkeypatch):
     assert [step for step in range(30) if by_steps.due(step)] == [7, 14, 21, 28]
     by_time = gp.Checkpoint(tmp_path / "run", seconds=10)
     assert not by_time.due(5)
-    now = [time.monotonic() + 10]
+    now = [time.monotonic() + 10.5]
     monkeypatch.setattr(checkpoint_module.time, "monotonic", lambda: now[0])
     assert by_time.due(6)
     by_time.write({"a": torch.ones(1)}, {"run": "x"})
     assert not by_time.due(7)
-    now[0] += 10
+    now[0] += 10.5
     assert by_time.due(8)
 
 
