@@ -285,11 +285,15 @@ class EmpiricalRisk(Loss):
         return gradient
 
     def curvature(self, w: Tensor) -> tuple[Tensor, Tensor]:
-        """The given constants, or the largest Hessian eigenvalue at ``w`` by power iteration, with a margin of 10%."""
+        """The given constants, or the largest Hessian eigenvalue by power iteration, with a margin of 10%.
+
+        At ``w`` and at 0, whichever is larger: losses that saturate, as the logistic one, are flat far from zero.
+        """
         mu = _batch.column(self.strong_convexity, w)
         if self.smoothness is not None:
             return mu, _batch.column(self.smoothness, w)
-        return mu, torch.maximum(mu, 1.1 * self._hessian_norm(w))
+        largest = torch.maximum(self._hessian_norm(w), self._hessian_norm(torch.zeros_like(w)))
+        return mu, torch.maximum(mu, 1.1 * largest)
 
     def rows(self, index: Tensor) -> EmpiricalRisk:
         """The loss of the selected items."""

@@ -406,10 +406,10 @@ def test_inner_backtracks_from_a_smoothness_that_is_far_too_small(loss, term, fa
 
 
 def test_inner_starts_on_a_flat_piece():
-    """A squared hinge has no curvature where every margin is met: the estimate of nu there is 0, not the truth."""
+    """A squared hinge has no curvature where every margin is met, here also at 0: the estimate of nu there is 0, not the truth."""
 
     def hinge(w, samples):
-        return torch.relu(1 - w.flatten(1) @ samples.T) ** 2
+        return torch.relu(-1 - w.flatten(1) @ samples.T) ** 2
 
     samples = random(5, D, seed=9).abs()
     problem = gp.Problem(generator(SHAPE), loss=gp.EmpiricalRisk(hinge, samples))
@@ -418,7 +418,7 @@ def test_inner_starts_on_a_flat_piece():
     rho = torch.tensor([0.5], dtype=F64)
     ours, memory = step(problem, flat, lam, flat, rho)
     w = cp.Variable(D)
-    loss = cp.sum_squares(cp.pos(1 - samples.numpy() @ w)) / 5
+    loss = cp.sum_squares(cp.pos(-1 - samples.numpy() @ w)) / 5
     cp.Problem(cp.Minimize(loss + 4 * cp.sum(w) + 0.25 * cp.sum_squares(w - 5))).solve(solver=cp.CLARABEL)
     np.testing.assert_allclose(ours.flatten(), w.value, atol=1e-5)
     assert float(memory["inner_residual"]) <= TIGHT.tolerance

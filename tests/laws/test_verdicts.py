@@ -134,3 +134,19 @@ def test_an_answer_of_zero_converges():
     result = gp.solve(problem, solver, stop=gp.MaxSteps(3000), tolerance=1e-5, seed=1)
     assert result.converged
     assert (result.signal.abs() < 1e-3).all()
+
+
+@pytest.mark.parametrize("solver", ["GradientDescent", "LBFGS", "ExactADMM Adam"])
+def test_a_saturated_start_does_not_mislead_the_steps(solver):
+    """Far out the logistic loss is flat: its curvature there says nothing about the steps that are safe further in."""
+    generator, matrix = linear(3, 8, seed=11)
+    inputs, labels = normal(60, 8, seed=12), torch.sign(normal(60, seed=13))
+    risk = gp.EmpiricalRisk(lambda w, s: nn.functional.softplus(-s[1] * (w @ s[0].T)), (inputs, labels))
+    problem = gp.Problem(generator, risk)
+    z0 = 20 * normal(2, 3, seed=14)
+    result = gp.solve(problem, SOLVERS[solver](), z0=z0, stop=gp.MaxSteps(3000))
+    z = cp.Variable(3)
+    margins = cp.multiply(-labels.numpy(), inputs.numpy() @ (matrix @ z))
+    program = cp.Problem(cp.Minimize(cp.sum(cp.logistic(margins)) / 60))
+    program.solve(solver=cp.CLARABEL)
+    torch.testing.assert_close(result.objective, torch.full((2,), program.value, dtype=F64), rtol=1e-3, atol=0)
