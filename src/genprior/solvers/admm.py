@@ -92,8 +92,8 @@ class ADMM(Solver):
         """One iteration: one backward pass, one forward pass."""
         s, k = state, state.k + 1
         rho = self.penalty(k)
-        f = torch.addcmul(s.lam, s.r, _batch.spread(rho, s.r))
-        pull = Pull.of(s, -f)
+        f = torch.addcmul(s.lam, s.r, _batch.spread(rho, s.r)).neg_()  # grad_z = DG^T f
+        pull = Pull.of(s, f)
 
         z, z_memory = self.z_step(self._move(problem, s, pull, rho), s.z_memory)
         at = problem.generator.evaluate(z)
