@@ -406,7 +406,7 @@ def test_inner_backtracks_from_a_smoothness_that_is_far_too_small(loss, term, fa
 
 
 def test_inner_starts_on_a_flat_piece():
-    """A squared hinge has no curvature where every margin is met, here also at 0: the estimate of nu there is 0, not the truth."""
+    """Where every margin is met, here also at 0, a squared hinge has no curvature: nu is estimated as 0."""
 
     def hinge(w, samples):
         return torch.relu(-1 - w.flatten(1) @ samples.T) ** 2
