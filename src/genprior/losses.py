@@ -300,8 +300,8 @@ class EmpiricalRisk(Loss):
         if not self.per_item:
             return self
         pick = self.samples[index] if isinstance(self.samples, Tensor) else tuple(part[index] for part in self.samples)
-        constants = {"smoothness": self.smoothness, "strong_convexity": self.strong_convexity}
-        return EmpiricalRisk(self.loss, pick, per_item=True, **constants)  # type: ignore[arg-type]
+        mu, nu = self.strong_convexity, self.smoothness
+        return EmpiricalRisk(self.loss, pick, per_item=True, smoothness=nu, strong_convexity=mu)
 
     def check(self, signal_shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> None:
         """The user's function must give ``(B, n)`` for signals of this shape."""

@@ -167,12 +167,9 @@ def test_shrink_scales_given_steps(rule):
     torch.testing.assert_close(short, UNEVEN[:, None] * full, rtol=1e-12, atol=1e-14)
 
 
-def test_which_rules_adapt():
-    assert gp.z_steps.Gradient().adaptive
-    assert gp.z_steps.Momentum().adaptive
-    assert not gp.z_steps.Gradient(0.1).adaptive
-    assert not gp.z_steps.Momentum(0.1).adaptive
-    assert not gp.z_steps.Adam().adaptive
+def test_only_given_gradient_steps_follow_the_penalty():
+    rules = [gp.z_steps.Gradient(), gp.z_steps.Momentum(), gp.z_steps.Adam(0.1), gp.z_steps.Gradient(0.1)]
+    assert [rule.follows_penalty for rule in [*rules, gp.z_steps.Momentum(0.1)]] == [False, False, False, True, True]
 
 
 # -- duals ----------------------------------------------------------------------------------------------------------

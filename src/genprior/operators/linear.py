@@ -54,8 +54,15 @@ class Linear(Operator):
         """The operator with its shapes found by applying ``fn`` to one zero signal, and ``adjoint`` to what it gives."""
         if self.signal_shape is not None:
             return self
-        limits = {"tolerance": self.tolerance, "max_iterations": self.max_iterations}
-        known = Linear(self._fn, self._given_adjoint, signal_shape, device=device, dtype=dtype, **limits)  # type: ignore[arg-type]
+        known = Linear(
+            self._fn,
+            self._given_adjoint,
+            signal_shape,
+            device=device,
+            dtype=dtype,
+            tolerance=self.tolerance,
+            max_iterations=self.max_iterations,
+        )
         zero = torch.zeros(1, *signal_shape, device=device, dtype=dtype)
         back = known._adjoint(known._forward(zero))
         if back.shape != zero.shape:

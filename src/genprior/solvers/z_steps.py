@@ -22,11 +22,6 @@ class ZStep(ABC):
     """A rule for moving z."""
 
     @property
-    def adaptive(self) -> bool:
-        """Whether the rule needs ``lipschitz``."""
-        return False
-
-    @property
     def follows_penalty(self) -> bool:
         """Whether a step length given by the user must shrink as a penalty grows, because the gradient grows with it."""
         return False
@@ -71,11 +66,6 @@ class Gradient(ZStep):
         _check_step(self.step_size)
 
     @property
-    def adaptive(self) -> bool:
-        """True when no step was given."""
-        return self.step_size is None
-
-    @property
     def follows_penalty(self) -> bool:
         """True when a step was given."""
         return self.step_size is not None
@@ -102,11 +92,6 @@ class Momentum(ZStep):
         _check_step(self.step_size)
         if not 0 <= _validate.number("momentum", self.momentum) < 1:
             raise ValueError(f"momentum must lie in [0, 1), got {self.momentum}")
-
-    @property
-    def adaptive(self) -> bool:
-        """True when no step was given."""
-        return self.step_size is None
 
     @property
     def follows_penalty(self) -> bool:
