@@ -1,0 +1,77 @@
+"""The command line: ``genprior ...``."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from importlib.metadata import version
+from typing import Protocol
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from genprior.cli.bench import Overhead
+from genprior.cli.demo import Demo
+from genprior.cli.speech import say_error
+from genprior.cli.train import TrainCeleba, TrainClassifier, TrainEncoder, TrainFashion, TrainFolder, TrainMnist
+
+
+class Command(Protocol):
+    """A frozen dataclass whose fields are the options and whose docstring is the help text."""
+
+    def run(self) -> None:
+        """Do it."""
+
+
+COMMANDS: dict[tuple[str, ...], type[Command]] = {
+    ("demo",): Demo,
+    ("train", "mnist"): TrainMnist,
+    ("train", "fashion-mnist"): TrainFashion,
+    ("train", "celeba"): TrainCeleba,
+    ("train", "folder"): TrainFolder,
+    ("train", "classifier"): TrainClassifier,
+    ("train", "encoder"): TrainEncoder,
+    ("bench", "overhead"): Overhead,
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; give the exit code: 0 only when the job was done."""
+    words = sys.argv[1:] if arguments is None else arguments
+    path = next((path for path in COMMANDS if tuple(words[: len(path)]) == path), None)
+    if path is None:
+        return _overview(words)
+    kind = COMMANDS[path]
+    description = inspect.cleandoc(kind.__doc__ or "")
+    command = tyro.cli(kind, prog=" ".join(("genprior", *path)), description=description, args=words[len(path) :])
+    try:
+        command.run()
+    except (ValueError, TypeError, OSError, RuntimeError) as problem:
+        say_error(str(problem))
+        return 1
+    except KeyboardInterrupt:
+        say_error("interrupted")
+        return 130
+    return 0
+
+
+def _overview(words: list[str]) -> int:
+    """List the commands: asked for, or because the words name none."""
+    asked = not words or words[0] in {"-h", "--help"}
+    helped = asked or words[-1] in {"-h", "--help"}
+    if words and words[0] in {"-V", "--version"}:
+        sys.stdout.write(f"genprior {version('genprior')}\n")
+        return 0
+    named = {path: kind for path, kind in COMMANDS.items() if not asked and path[0] == words[0]}
+    if not asked and not named:
+        say_error(f"there is no command {words[0]!r}")
+    console = Console(stderr=not (asked or (named and helped)))
+    usage = "usage: genprior COMMAND [options]      genprior COMMAND --help shows options and an example\n"
+    console.print(Text(usage), soft_wrap=True)
+    table = Table(box=None, show_header=False, padding=(0, 2))
+    for path, kind in (named or COMMANDS).items():
+        table.add_row(" ".join(path), (kind.__doc__ or "").strip().splitlines()[0])
+    console.print(table)
+    return 0 if asked or (named and helped) else 2

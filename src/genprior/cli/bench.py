@@ -1,0 +1,63 @@
+"""``genprior bench ...``."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from genprior.cli.speech import check_device, print_json, status
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """Time an iteration of exact ADMM against one bare forward and backward pass of the same generator.
+
+    Interleaved, medians. The ratio of the DCGAN-size generator is the headline; the small MLP shows the bookkeeping.
+
+    Example:
+        genprior bench overhead --json
+    """
+
+    repeats: int = 15
+    """Interleaved repeats."""
+    seed: int = 0
+    """Seed of weights, measurements and starts."""
+    device: str = "cpu"
+    """Device for torch, for example cpu, cuda or mps."""
+    threads: int | None = None
+    """Threads for torch; its own choice by default."""
+    json: bool = False
+    """Print one JSON document instead of the table."""
+
+    def run(self) -> None:
+        """Do it."""
+        import torch  # noqa: PLC0415 - slow to import
+
+        from genprior import _validate  # noqa: PLC0415
+        from genprior.experiments.overhead import overhead_cases  # noqa: PLC0415
+
+        check_device(self.device)
+        if self.threads is not None:
+            torch.set_num_threads(_validate.whole("threads", self.threads))
+        with status(not self.json) as announce:
+            announce("measuring")
+            cases = overhead_cases(self.repeats, seed=self.seed, device=self.device)
+        if self.json:
+            print_json({"ratio": cases[0].ratio, "cases": [dataclasses.asdict(case) for case in cases]})
+            return
+        table = Table(title="one iteration of exact ADMM over one bare forward + backward")
+        for name in ("generator", "bare ms", "iteration ms", "ratio", "quartiles", "passes"):
+            table.add_column(name, justify="right")
+        for case in cases:
+            table.add_row(
+                case.generator,
+                f"{1e3 * case.bare_seconds:.2f}",
+                f"{1e3 * case.step_seconds:.2f}",
+                f"{case.ratio:.3f}",
+                f"{case.ratio_quartiles[0]:.3f} to {case.ratio_quartiles[1]:.3f}",
+                f"{case.passes[0]:g} + {case.passes[1]:g}",
+            )
+        Console().print(table)

@@ -1,0 +1,87 @@
+"""Networks that come with the package: ``load_generator("mnist")`` and the like. No download."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from genprior.generators.contract import Generator
+from genprior.generators.laws import Law, Normal, TruncatedNormal
+from genprior.networks.classifiers import ConvClassifier
+from genprior.networks.critics import Encoder
+from genprior.networks.saved import CLASSIFIERS, ENCODERS, GENERATORS, Saved, load_network
+
+FOLDER = Path(__file__).parent / "weights"
+
+
+def load_generator(name: str | Path = "mnist", *, device: torch.device | str = "cpu") -> Generator:
+    """A trained generator: ``"mnist"``, ``"celeba"``, or the path of a file that ``genprior train`` wrote.
+
+    Examples
+    --------
+    >>> import genprior as gp
+    >>> G = gp.load_generator("mnist")
+    >>> G.latent_shape, G.signal_shape
+    ((128,), (1, 28, 28))
+    """
+    saved = _load(name, "generator", GENERATORS, device)
+    network: Any = saved.module
+    low, high = saved.facts.get("signal_range", (0.0, 1.0))
+    return Generator(
+        network,
+        network.latent_shape,
+        network.signal_shape,
+        law=law_from(saved.facts.get("law", {})),
+        signal_range=(low, high),
+    )
+
+
+def load_classifier(name: str | Path = "mnist", *, device: torch.device | str = "cpu") -> ConvClassifier:
+    """A trained classifier of pictures ``(B, 1, 28, 28)`` in [0, 1]; gives logits. A bundled name or a path."""
+    module = _load(name, "classifier", CLASSIFIERS, device).module
+    assert isinstance(module, ConvClassifier)
+    return module
+
+
+def load_encoder(name: str | Path = "mnist", *, device: torch.device | str = "cpu") -> Encoder:
+    """A trained encoder of pictures into latents of the generator of the same name: a warm start for ``solve(z0=...)``."""
+    module = _load(name, "encoder", ENCODERS, device).module
+    assert isinstance(module, Encoder)
+    return module
+
+
+def card(name: str, role: str = "generator") -> str:
+    """The model card of a bundled network: data, licence, training, measured quality."""
+    return bundled_path(name, role).with_suffix(".md").read_text(encoding="utf-8")
+
+
+def bundled_path(name: str, role: str) -> Path:
+    """Where the file of a bundled network is."""
+    path = FOLDER / f"{name}-{role}.safetensors"
+    if not path.is_file():
+        there = sorted(file.stem.removesuffix(f"-{role}") for file in FOLDER.glob(f"*-{role}.safetensors"))
+        raise ValueError(
+            f"there is no bundled {role} {name!r}: give one of {', '.join(map(repr, there))}, "
+            "or the path of a .safetensors file that genprior train wrote"
+        )
+    return path
+
+
+def law_from(description: dict[str, float]) -> Law:
+    """The law of the latent as a file describes it."""
+    if "radius" in description:
+        return TruncatedNormal(radius=description["radius"], scale=description.get("scale", 1.0))
+    return Normal(scale=description.get("scale", 1.0))
+
+
+def _load(name: str | Path, role: str, kinds: Iterable[str], device: torch.device | str) -> Saved:
+    if not isinstance(name, str | Path):
+        raise TypeError(f"name must be the name of a bundled {role} or a path, got {name!r}")
+    is_path = isinstance(name, Path) or name.endswith(".safetensors") or Path(name).exists()
+    saved = load_network(Path(name) if is_path else bundled_path(str(name), role), device)
+    if saved.kind not in kinds:
+        raise ValueError(f"{name} holds a {saved.kind}, expected a {role}: use the loader that fits it")
+    return saved

@@ -1,0 +1,1 @@
+"""Training: data sets, Wasserstein GANs with gradient penalty, classifiers, encoders."""

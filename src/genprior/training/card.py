@@ -1,0 +1,68 @@
+"""Model cards: one page beside each saved network that says what it is, how it was made and how good it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from genprior._files import write_text
+from genprior.networks.generators import parameter_count
+from genprior.networks.saved import Saved, load_network
+
+_HIDDEN = {"training", "quality", "command", "data", "data_licence", "law", "signal_range"}
+
+
+def write_card(weights: Path) -> Path:
+    """Write the card of a network file beside it."""
+    path = weights.with_suffix(".md")
+    write_text(path, card_text(load_network(weights), weights))
+    return path
+
+
+def card_text(saved: Saved, weights: Path) -> str:
+    """The card in Markdown."""
+    facts = saved.facts
+    lines = [
+        f"# {weights.stem}",
+        "",
+        f"A `{saved.kind}` with {parameter_count(saved.module):,} numbers ({weights.stat().st_size / 1e6:.2f} MB, "
+        f"float16 on disk, float32 in memory): {_listed(saved.settings)}.",
+        "",
+        f"- **Data:** {facts.get('data', 'unknown')}",
+        f"- **Licence of the data:** {facts.get('data_licence') or 'unknown'}",
+        f"- **Command:** `{facts.get('command', 'unknown')}`",
+    ]
+    if "law" in facts:
+        law = facts["law"]
+        lines.append(
+            f"- **Latent:** normal with deviation {law['scale']:g}, cut to the ball of radius {law['radius']:g}"
+        )
+    lines += [f"- **{name.replace('_', ' ').capitalize()}:** {value}" for name, value in _rest(facts)]
+    lines += ["", "## Training", "", *_table(facts.get("training", {}))]
+    if facts.get("quality"):
+        lines += ["", "## Measured quality", ""]
+        for name, figures in facts["quality"].items():
+            lines += [f"**{name}**", "", *_table(figures), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _rest(facts: dict[str, Any]) -> list[tuple[str, Any]]:
+    return [(name, value) for name, value in facts.items() if name not in _HIDDEN]
+
+
+def _listed(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in settings.items())
+
+
+def _table(figures: dict[str, Any]) -> list[str]:
+    return [
+        "| | |",
+        "|---|---|",
+        *(f"| {name.replace('_', ' ')} | {_plain(value)} |" for name, value in figures.items()),
+    ]
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return ", ".join(map(_plain, value)) if isinstance(value, list | tuple) else str(value)

@@ -1,0 +1,121 @@
+"""Training of the classifier: cross-entropy on clean pictures, no augmentation."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from genprior import _validate
+from genprior.networks.classifiers import ConvClassifier
+from genprior.networks.generators import reseed
+from genprior.networks.saved import Saved, save_network
+from genprior.training.data import Pictures
+from genprior.training.draw import Draw
+from genprior.training.task import Devices, Task, set_rate
+
+
+@dataclass(frozen=True)
+class ClassifierSettings:
+    """Sizes and lengths of a training."""
+
+    width: int = 32
+    hidden: int = 256
+    batch: int = 128
+    steps: int = 3000
+    rate: float = 2e-3
+    decay: float = 1e-2
+
+    def __post_init__(self) -> None:
+        for name in ("width", "hidden", "batch", "steps"):
+            _validate.whole(name, getattr(self, name))
+        _validate.number("rate", self.rate, above=0)
+        _validate.number("decay", self.decay, least=0)
+
+
+class ClassifierTask(Task):
+    """A classifier of labelled pictures, judged on others."""
+
+    columns = ("loss", "accuracy")
+
+    def __init__(
+        self,
+        settings: ClassifierSettings,
+        pictures: Pictures,
+        test: Pictures,
+        seed: int,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if pictures.labels is None or test.labels is None:
+            raise ValueError(f"pictures must have labels to train a classifier, but {pictures.name} has none")
+        self.settings, self.pictures, self.test = settings, pictures, test
+        self.steps, self.batch = settings.steps, settings.batch
+        self._labels: Tensor = pictures.labels
+        self._test_labels: Tensor = test.labels
+        self._shape = {
+            "classes": int(pictures.labels.max()) + 1,
+            "width": settings.width,
+            "hidden": settings.hidden,
+        }
+        self.network = ConvClassifier(**self._shape)
+        reseed(self.network, _validate.seed(seed)).to(device)
+        self.networks = {"classifier": self.network}
+        self.optimisers = {
+            "classifier": torch.optim.AdamW(self.network.parameters(), weight_decay=settings.decay, fused=True)
+        }
+
+    def identity(self) -> list[object]:
+        """Settings and data."""
+        return [self.settings, self.pictures.bytes, self._labels]
+
+    def step(self, number: int, draw: Draw, devices: Devices) -> dict[str, Tensor]:
+        """One batch."""
+        set_rate(self.optimisers["classifier"], self.settings.rate * _up_and_down(number / self.steps))
+        place = draw.index(self.batch, len(self.pictures))
+        labels = self._labels[place].to(draw.device)
+        self.network.train()
+        with devices.fabric.autocast(), torch.random.fork_rng(devices=_forked(draw.device)):
+            torch.manual_seed(int(torch.randint(2**62, (), generator=draw.random)) + draw.rank)  # for dropout
+            logits = self.network(self.pictures.batch(place, draw.device))
+            loss = nn.functional.cross_entropy(logits, labels)
+        devices.update(loss, self.optimisers.values())
+        self.network.eval()
+        return {"loss": loss, "accuracy": (logits.argmax(1) == labels).float().mean()}
+
+    def accuracy(self) -> float:
+        """On the pictures kept for testing."""
+        place = next(self.network.parameters()).device
+        with torch.no_grad():
+            guess = [self.network(self.test.batch(part, place)).argmax(1).cpu() for part in _pieces(len(self.test))]
+        return float((torch.cat(guess) == self._test_labels).double().mean())
+
+    def finish(self, folder: Path, facts: dict[str, Any]) -> list[Path]:
+        """Save the classifier."""
+        facts = facts | {
+            "data": self.pictures.name,
+            "data_licence": self.pictures.licence,
+            "training": dataclasses.asdict(self.settings),
+            "test_accuracy": self.accuracy(),
+            "test_size": len(self.test),
+        }
+        path = folder / "classifier.safetensors"
+        save_network(path, Saved("conv-classifier", self._shape, self.network, facts))
+        return [path]
+
+
+def _pieces(count: int, size: int = 500) -> tuple[Tensor, ...]:
+    return torch.arange(count).split(size)
+
+
+def _forked(device: torch.device) -> list[torch.device]:
+    """The devices whose own random state must survive; the CPU's always does."""
+    return [device] if device.type == "cuda" else []
+
+
+def _up_and_down(share: float, peak: float = 0.3) -> float:
+    """A triangle: up to one at ``peak``, then down to zero."""
+    return 0.04 + 0.96 * (share / peak if share < peak else (1 - share) / (1 - peak))

@@ -1,0 +1,49 @@
+"""The random numbers of one training step: a function of the seed and the step alone, so that a run resumes exactly."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from genprior.generators.laws import Law
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Draws for the whole batch, of which each of ``world`` processes keeps its share.
+
+    So the numbers do not depend on how many processes there are.
+    """
+
+    random: torch.Generator
+    device: torch.device
+    rank: int = 0
+    world: int = 1
+
+    @classmethod
+    def at(cls, seed: int, step: int, device: torch.device, rank: int = 0, world: int = 1) -> Draw:
+        """The draws of one step."""
+        digest = hashlib.sha256(f"{seed}:{step}".encode()).digest()
+        return cls(torch.Generator().manual_seed(int.from_bytes(digest[:7], "big")), device, rank, world)
+
+    def index(self, count: int, total: int) -> Tensor:
+        """Places in a data set of ``total`` items, with repetition; on the CPU."""
+        return self._share(torch.randint(total, (count,), generator=self.random))
+
+    def latent(self, law: Law, count: int, shape: tuple[int, ...]) -> Tensor:
+        """Latents from their law."""
+        return self._share(law.sample(count, shape, self.random)).to(self.device, torch.float32)
+
+    def normal(self, count: int, shape: tuple[int, ...]) -> Tensor:
+        """Standard normal numbers."""
+        return self._share(torch.randn(count, *shape, generator=self.random)).to(self.device)
+
+    def uniform(self, count: int) -> Tensor:
+        """Numbers in [0, 1)."""
+        return self._share(torch.rand(count, generator=self.random)).to(self.device)
+
+    def _share(self, whole: Tensor) -> Tensor:
+        return whole.chunk(self.world)[self.rank]

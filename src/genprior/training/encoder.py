@@ -1,0 +1,136 @@
+"""Training of an encoder: pictures, or measurements of them, to latents from which a search starts well."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from genprior import _validate
+from genprior.generators.contract import Generator
+from genprior.networks.critics import Encoder
+from genprior.networks.generators import reseed
+from genprior.networks.saved import Saved, save_network
+from genprior.operators import Operator
+from genprior.report.sheets import contact_sheet
+from genprior.training.data import Pictures
+from genprior.training.draw import Draw
+from genprior.training.task import Devices, Task, ramp_down, set_rate
+
+
+@dataclass(frozen=True)
+class EncoderSettings:
+    """Sizes and lengths of a training."""
+
+    width: int = 32
+    batch: int = 64
+    steps: int = 3000
+    rate: float = 1e-3
+    own_samples: float = 0.5
+    """Share of the generator's own samples in a batch; the rest are pictures from the data."""
+    latent_weight: float = 0.1
+    """Weight of ``|E(G(z)) - z|^2 / latent`` on own samples, beside ``|G(E(x)) - x|^2 / pixel variance``."""
+
+    def __post_init__(self) -> None:
+        for name in ("width", "batch", "steps"):
+            _validate.whole(name, getattr(self, name))
+        _validate.number("rate", self.rate, above=0)
+        _validate.number("latent_weight", self.latent_weight, least=0)
+        if not 0 <= _validate.number("own_samples", self.own_samples) <= 1:
+            raise ValueError(f"own_samples must be a share between 0 and 1, got {self.own_samples}")
+
+
+class EncoderTask(Task):
+    """An encoder for one generator: minimises ``|G(E(A^T A x)) - x|^2`` over pictures and samples of the generator.
+
+    Without an operator the encoder sees the picture itself.
+    """
+
+    columns = ("signal_error", "latent_error")
+
+    def __init__(
+        self,
+        settings: EncoderSettings,
+        generator: Generator,
+        pictures: Pictures | None,
+        seed: int,
+        operator: Operator | None = None,
+        start: Encoder | None = None,
+    ) -> None:
+        if pictures is None and settings.own_samples < 1:
+            raise ValueError("own_samples must be 1 where no pictures are given")
+        if pictures is not None and pictures.signal_shape != generator.signal_shape:
+            raise ValueError(
+                f"the generator makes pictures {generator.signal_shape}, but the data are {pictures.signal_shape}"
+            )
+        self.settings, self.generator, self.pictures, self.operator = settings, generator, pictures, operator
+        self.steps, self.batch = settings.steps, settings.batch
+        (latent,) = generator.latent_shape
+        self._shape = {"signal_shape": list(generator.signal_shape), "latent": latent, "width": settings.width}
+        self.network = Encoder(generator.signal_shape, latent, settings.width)
+        reseed(self.network, _validate.seed(seed))
+        if start is not None:
+            self.network.load_state_dict(start.state_dict())
+        self.network.to(generator.device)
+        self.networks = {"encoder": self.network}
+        self.optimisers = {"encoder": torch.optim.Adam(self.network.parameters(), fused=True)}
+
+    def identity(self) -> list[object]:
+        """Settings, data, generator, operator and the first weights."""
+        data = None if self.pictures is None else self.pictures.bytes
+        return [self.settings, data, self.generator.module, self.operator, self.network]
+
+    def step(self, number: int, draw: Draw, devices: Devices) -> dict[str, Tensor]:
+        """One batch of samples and pictures."""
+        set_rate(self.optimisers["encoder"], self.settings.rate * ramp_down(number, self.steps))
+        z, real = self._batch(draw)
+        with devices.fabric.autocast():
+            found = self.network(self.seen(real))
+            pixels = (self.generator(found) - real).square().mean() / real.var().clamp_min(1e-6)
+        latents = (found[: len(z)] - z).square().mean() if len(z) else pixels.new_zeros(())
+        devices.update(pixels + self.settings.latent_weight * latents, self.optimisers.values())
+        return {"signal_error": (pixels * real.var()), "latent_error": latents}
+
+    def seen(self, pictures: Tensor) -> Tensor:
+        """What the encoder sees of pictures."""
+        return pictures if self.operator is None else self.operator.adjoint(self.operator(pictures))
+
+    def _batch(self, draw: Draw) -> tuple[Tensor, Tensor]:
+        own = round(self.batch * self.settings.own_samples)
+        own -= own % draw.world
+        z = draw.latent(self.generator.law, max(own, draw.world), self.generator.latent_shape)[: own // draw.world]
+        with torch.no_grad():
+            real = self.generator(z) if len(z) else z.new_zeros(0, *self.generator.signal_shape)
+        if self.pictures is not None and own < self.batch:
+            place = draw.index(self.batch - own, len(self.pictures))
+            real = torch.cat([real, self.pictures.batch(place, draw.device)])
+        return z, real
+
+    def picture(self, folder: Path, name: str) -> None:
+        """Pictures and what the generator makes of their encoding, row by row."""
+        real = self._shown()
+        with torch.no_grad():
+            again = self.generator(self.network(self.seen(real)))
+        rows = [part for pair in zip(real.split(8), again.split(8), strict=True) for part in pair]
+        contact_sheet(torch.cat(rows), folder / f"{name}.png")
+
+    def _shown(self) -> Tensor:
+        if self.pictures is not None:
+            return self.pictures.batch(torch.arange(min(32, len(self.pictures))), self.generator.device)
+        return self.generator(self.generator.sample_latent(32, seed=1)).detach()
+
+    def finish(self, folder: Path, facts: dict[str, Any]) -> list[Path]:
+        """Save the encoder."""
+        facts = facts | {
+            "data": "own samples" if self.pictures is None else self.pictures.name,
+            "data_licence": "" if self.pictures is None else self.pictures.licence,
+            "training": dataclasses.asdict(self.settings),
+            "sees": "the picture" if self.operator is None else f"A^T y for {self.operator!r}",
+        }
+        path = folder / "encoder.safetensors"
+        save_network(path, Saved("encoder", self._shape, self.network, facts))
+        return [path]

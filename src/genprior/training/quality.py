@@ -1,0 +1,75 @@
+"""How good a generator is: what a classifier thinks of its samples, and how well its range covers real pictures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from genprior import _batch
+from genprior.generators.contract import Generator
+from genprior.losses import SquaredDistance
+from genprior.problem import Problem
+from genprior.solve import solve
+from genprior.solvers import Adam
+from genprior.stopping import MaxSteps
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A classifier's opinion of samples."""
+
+    samples: int
+    confident: float
+    """Share of samples with a class probability above 0.9."""
+    classes: tuple[float, ...]
+    """Share of samples in each class."""
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Best fits to real pictures."""
+
+    pictures: int
+    restarts: int
+    steps: int
+    mean_squared_error: float
+    """Per pixel in [0, 1], mean over the pictures."""
+    worst: float
+    latent_norm: float
+    """Mean length of the best latents; those of samples are about the square root of the dimension."""
+
+
+def judge(generator: Generator, classifier: nn.Module, samples: int = 1000, seed: int = 0) -> Judgement:
+    """Classify samples of the generator."""
+    with torch.no_grad():
+        parts = generator.sample_latent(samples, seed=seed).split(100)
+        chances = torch.cat([classifier(generator(part)).softmax(1) for part in parts])
+    counts = torch.bincount(chances.argmax(1), minlength=chances.shape[1])
+    return Judgement(
+        samples,
+        float((chances.max(1).values > 0.9).double().mean()),
+        tuple((counts / samples).tolist()),
+    )
+
+
+def cover(
+    generator: Generator,
+    pictures: Tensor,
+    *,
+    restarts: int = 4,
+    steps: int = 1000,
+    seed: int = 0,
+    z0: Tensor | None = None,
+) -> tuple[Coverage, Tensor]:
+    """Fit ``min_z |G(z) - x|^2`` to each picture from several starts; figures and the fits themselves."""
+    problem = Problem(generator, loss=SquaredDistance(pictures, weight=1.0))
+    result = solve(
+        problem, Adam(), stop=MaxSteps(steps), restarts=restarts, seed=seed, z0=z0, batch_size=64, progress=False
+    )
+    errors = _batch.square(result.signal - pictures) / pictures[0].numel()
+    figures = Coverage(
+        len(pictures), restarts, steps, float(errors.mean()), float(errors.max()), float(_batch.norm(result.z).mean())
+    )
+    return figures, result.signal

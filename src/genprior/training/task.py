@@ -1,0 +1,103 @@
+"""What a training is made of: networks, optimisers and a step."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from genprior.training.draw import Draw
+
+
+class Task(ABC):
+    """A training. Everything that changes lives in ``networks`` and ``optimisers``; a step draws only from its ``Draw``."""
+
+    columns: tuple[str, ...]
+    """Names of the losses that a step reports."""
+    steps: int
+    batch: int
+    networks: dict[str, nn.Module]
+    optimisers: dict[str, Optimizer]
+
+    @abstractmethod
+    def identity(self) -> list[object]:
+        """Everything that determines the run, besides seed and threads: settings and data."""
+
+    @abstractmethod
+    def step(self, number: int, draw: Draw, devices: Devices) -> dict[str, Tensor]:
+        """Train for one step; give losses."""
+
+    def picture(self, folder: Path, name: str) -> None:  # noqa: B027 - a training without pictures is fine
+        """Write a sheet that shows how far the training is."""
+
+    @abstractmethod
+    def finish(self, folder: Path, facts: dict[str, Any]) -> list[Path]:
+        """Save what was trained, with its card; give the files."""
+
+
+class Devices:
+    """What the training needs of lightning-fabric: placement, precision, and one average over all processes."""
+
+    def __init__(self, device: str = "cpu", count: int = 1, precision: str = "32-true") -> None:
+        from lightning_fabric import Fabric  # noqa: PLC0415 - only the extra `train` has it
+
+        accelerator, _, number = device.partition(":")
+        chosen: int | list[int] = [int(number)] if number else count
+        self.fabric: Any = Fabric(accelerator=accelerator, devices=chosen, precision=precision)  # type: ignore[arg-type]
+        self.fabric.launch()
+
+    @property
+    def device(self) -> torch.device:
+        """Where this process computes."""
+        place: torch.device = self.fabric.device
+        return place
+
+    @property
+    def world(self) -> int:
+        """Number of processes."""
+        return int(self.fabric.world_size)
+
+    @property
+    def rank(self) -> int:
+        """Number of this process."""
+        return int(self.fabric.global_rank)
+
+    def update(self, loss: Tensor, optimisers: Iterable[Optimizer]) -> None:
+        """Backward pass, gradients averaged over all processes, one step of each optimiser.
+
+        The average is taken by hand: wrappers that hook into the backward pass do not allow the second derivatives of
+        a gradient penalty.
+        """
+        optimisers = list(optimisers)
+        parameters = [p for optimiser in optimisers for group in optimiser.param_groups for p in group["params"]]
+        for parameter in parameters:
+            parameter.grad = None
+        loss.backward()
+        if self.world > 1:
+            for parameter in parameters:
+                if parameter.grad is not None:
+                    parameter.grad = self.fabric.all_reduce(parameter.grad, reduce_op="mean")
+        for optimiser in optimisers:
+            optimiser.step()
+
+    def average(self, values: Tensor) -> Tensor:
+        """The mean over all processes."""
+        mean: Tensor = self.fabric.all_reduce(values, reduce_op="mean") if self.world > 1 else values
+        return mean
+
+
+def set_rate(optimiser: Optimizer, rate: float) -> None:
+    """The step size from now on."""
+    for group in optimiser.param_groups:
+        group["lr"] = rate
+
+
+def ramp_down(number: int, total: int, flat: float = 0.5, last: float = 0.02) -> float:
+    """One up to the share ``flat`` of the run, then linearly down to ``last``."""
+    left = 1 - number / max(total, 1)
+    return min(1.0, last + (1 - last) * left / (1 - flat))

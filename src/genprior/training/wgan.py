@@ -1,0 +1,234 @@
+"""Wasserstein GAN with gradient penalty (Gulrajani et al. 2017), started as the decoder of a variational autoencoder.
+
+Stage one trains generator and encoder as a VAE: a few minutes after which the range of G covers the data, though samples
+are blurred. Stage two is WGAN-GP,
+
+    critic:     min  E D(G(z)) - E D(x) + penalty E (|grad D(t x + (1-t) G(z))| - 1)^2
+    generator:  min  -E D(G(z)) + anchor * (negative evidence lower bound)
+
+where a small ``anchor`` keeps the range covering the data while the critic sharpens samples (0: plain WGAN-GP).
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from genprior import _validate
+from genprior.generators.contract import Generator
+from genprior.generators.laws import TruncatedNormal
+from genprior.networks.critics import Critic, Encoder
+from genprior.networks.generators import reseed
+from genprior.networks.saved import GENERATORS, Saved, build, save_network
+from genprior.report.sheets import contact_sheet
+from genprior.training.data import Pictures
+from genprior.training.draw import Draw
+from genprior.training.task import Devices, Task, ramp_down, set_rate
+
+_FIRST_CRITIC_STEPS = 10  # the critic learns ahead in the first steps of its stage: it starts from nothing
+
+
+@dataclass(frozen=True)
+class WganSettings:
+    """Sizes, lengths and weights of a training."""
+
+    network: str = "conv-generator"
+    latent: int = 128
+    width: int = 64
+    critic_width: int = 32
+    encoder_width: int = 32
+    batch: int = 64
+    warm_steps: int = 2000
+    """Steps of stage one; 0 leaves it out."""
+    steps: int = 8000
+    """Generator steps of stage two."""
+    critic_steps: int = 3
+    rate: float = 2e-4
+    warm_rate: float = 3e-4
+    variance: float = 0.05
+    """Of the decoder's Gaussian, per pixel."""
+    anchor: float = 0.01
+    penalty: float = 10.0
+    averaging: float = 0.998
+    """How much of the averaged weights stays from step to step."""
+
+    def __post_init__(self) -> None:
+        if self.network not in GENERATORS:
+            raise ValueError(f"network must be one of {', '.join(GENERATORS)}, got {self.network!r}")
+        for name in ("latent", "width", "critic_width", "encoder_width", "batch", "critic_steps"):
+            _validate.whole(name, getattr(self, name))
+        for name in ("warm_steps", "steps"):
+            _validate.whole(name, getattr(self, name), 0)
+        for name in ("rate", "warm_rate", "variance"):
+            _validate.number(name, getattr(self, name), above=0)
+        for name in ("anchor", "penalty", "averaging"):
+            _validate.number(name, getattr(self, name), least=0)
+        if self.averaging >= 1:
+            raise ValueError(f"averaging must be below 1, got {self.averaging}")
+        if self.warm_steps + self.steps == 0:
+            raise ValueError("steps and warm_steps are both 0: there is nothing to train")
+
+    def network_settings(self, pictures: Pictures) -> dict[str, Any]:
+        """What the generator's class takes."""
+        settings: dict[str, Any] = {"latent": self.latent, "width": self.width}
+        return settings | ({"channels": pictures.signal_shape[0]} if self.network == "residual-generator" else {})
+
+
+class Wgan(Task):
+    """The training of one generator on one set of pictures."""
+
+    columns = ("reconstruction", "divergence", "distance", "penalty", "generator")
+
+    def __init__(
+        self, settings: WganSettings, pictures: Pictures, seed: int, device: torch.device | str = "cpu"
+    ) -> None:
+        self.settings = settings
+        self.pictures = pictures
+        self.steps = settings.warm_steps + settings.steps
+        self.batch = settings.batch
+        self.law = TruncatedNormal(radius=round(math.sqrt(settings.latent) + 4, 2))
+        random = _validate.seed(seed)
+        self.generator = self._placed(build(settings.network, settings.network_settings(pictures)), random, device)
+        shape = tuple(int(n) for n in self.generator.signal_shape)
+        if shape != pictures.signal_shape:
+            raise ValueError(f"{settings.network} makes pictures {shape}, but the data are {pictures.signal_shape}")
+        self.critic = self._placed(Critic(shape, settings.critic_width), random, device)
+        self.encoder = self._placed(Encoder(shape, settings.latent, settings.encoder_width), random, device)
+        self.average = copy.deepcopy(self.generator).requires_grad_(False)
+        self.networks = {
+            "generator": self.generator,
+            "critic": self.critic,
+            "encoder": self.encoder,
+            "average": self.average,
+        }
+        self.optimisers = {
+            "warm": torch.optim.Adam([*self.generator.parameters(), *self.encoder.parameters()], fused=True),
+            "critic": torch.optim.Adam(self.critic.parameters(), betas=(0.0, 0.9), fused=True),
+            "generator": torch.optim.Adam(self.generator.parameters(), betas=(0.0, 0.9), fused=True),
+            "encoder": torch.optim.Adam(self.encoder.parameters(), fused=True),
+        }
+
+    @staticmethod
+    def _placed(network: nn.Module, random: torch.Generator, device: torch.device | str) -> Any:
+        return reseed(network, random).to(device, memory_format=torch.channels_last)
+
+    def identity(self) -> list[object]:
+        """Settings and data."""
+        return [self.settings, self.pictures.bytes]
+
+    def step(self, number: int, draw: Draw, devices: Devices) -> dict[str, Tensor]:
+        """One step of stage one, or one generator step of stage two with its critic steps."""
+        inside = number - self.settings.warm_steps
+        losses = self._warm_step(number, draw, devices) if inside < 0 else self._wgan_step(inside, draw, devices)
+        keep = min(self.settings.averaging, (1 + number) / (10 + number))
+        with torch.no_grad():
+            for mean, now in zip(self.average.parameters(), self.generator.parameters(), strict=True):
+                mean.lerp_(now, 1 - keep)
+        return losses
+
+    def _warm_step(self, number: int, draw: Draw, devices: Devices) -> dict[str, Tensor]:
+        set_rate(self.optimisers["warm"], self.settings.warm_rate * ramp_down(number, self.settings.warm_steps))
+        bound, reconstruction, divergence = self._evidence(draw, devices)
+        devices.update(bound, [self.optimisers["warm"]])
+        return {"reconstruction": reconstruction, "divergence": divergence}
+
+    def _wgan_step(self, inside: int, draw: Draw, devices: Devices) -> dict[str, Tensor]:
+        settings = self.settings
+        share = ramp_down(inside, settings.steps)
+        for name in ("critic", "generator", "encoder"):
+            set_rate(self.optimisers[name], settings.rate * share)
+        ahead = 10 if inside < _FIRST_CRITIC_STEPS else 1
+        for _ in range(ahead * settings.critic_steps):
+            distance, penalty = self._critic_step(draw, devices)
+        self.critic.requires_grad_(False)
+        z = draw.latent(self.law, settings.batch, self.generator.latent_shape)
+        with devices.fabric.autocast():
+            loss = -self.critic(self.generator(z)).mean()
+        losses = {"distance": distance, "penalty": penalty, "generator": loss}
+        trained = [self.optimisers["generator"]]
+        if settings.anchor:
+            bound, losses["reconstruction"], losses["divergence"] = self._evidence(draw, devices)
+            loss = loss + settings.anchor * bound
+            trained.append(self.optimisers["encoder"])
+        devices.update(loss, trained)
+        self.critic.requires_grad_(True)
+        return losses
+
+    def _critic_step(self, draw: Draw, devices: Devices) -> tuple[Tensor, Tensor]:
+        real = self._real(draw)
+        z = draw.latent(self.law, self.settings.batch, self.generator.latent_shape)
+        with devices.fabric.autocast():
+            with torch.no_grad():
+                fake = self.generator(z)
+            on_real, on_fake = self.critic(torch.cat([real, fake])).chunk(2)
+            distance = on_real.mean() - on_fake.mean()
+            penalty = gradient_penalty(self.critic, real, fake, draw.uniform(self.settings.batch))
+            loss = self.settings.penalty * penalty - distance
+        devices.update(loss, [self.optimisers["critic"]])
+        return distance, penalty
+
+    def _evidence(self, draw: Draw, devices: Devices) -> tuple[Tensor, Tensor, Tensor]:
+        """Negative evidence lower bound up to a constant; squared error per pixel; divergence from the normal law."""
+        real = self._real(draw)
+        noise = draw.normal(self.settings.batch, self.generator.latent_shape)
+        with devices.fabric.autocast():
+            mean, deviation = self.encoder.gaussian(real)
+            error = (self.generator(mean + deviation.exp() * noise) - real).square().flatten(1).sum(1).mean()
+        divergence = 0.5 * (mean.square() + (2 * deviation).exp() - 1 - 2 * deviation).sum(1).mean()
+        return error / (2 * self.settings.variance) + divergence, error / real[0].numel(), divergence
+
+    def _real(self, draw: Draw) -> Tensor:
+        real = self.pictures.batch(draw.index(self.settings.batch, len(self.pictures)), draw.device)
+        return real.contiguous(memory_format=torch.channels_last)
+
+    def samples(self, count: int, seed: int = 0) -> Tensor:
+        """Samples of the averaged generator."""
+        z = self.law.sample(count, self.generator.latent_shape, _validate.seed(seed)).float()
+        with torch.no_grad():
+            return torch.cat([self.average(part.to(next(self.average.parameters()).device)) for part in z.split(64)])
+
+    def wrapped(self) -> Generator:
+        """The averaged generator as solvers use it."""
+        shape = self.generator.latent_shape, self.generator.signal_shape
+        return Generator(self.average, *shape, law=self.law, signal_range=(0.0, 1.0))
+
+    def picture(self, folder: Path, name: str) -> None:
+        """A sheet of 64 samples."""
+        contact_sheet(self.samples(64), folder / f"{name}.png")
+
+    def finish(self, folder: Path, facts: dict[str, Any]) -> list[Path]:
+        """Save the averaged generator and, if it was trained, the encoder."""
+        facts = facts | {
+            "data": self.pictures.name,
+            "data_licence": self.pictures.licence,
+            "training": dataclasses.asdict(self.settings),
+            "signal_range": [0.0, 1.0],
+            "law": {"radius": self.law.radius, "scale": self.law.scale},
+        }
+        settings = self.settings.network_settings(self.pictures)
+        files = [folder / "generator.safetensors"]
+        save_network(files[0], Saved(self.settings.network, settings, self.average, facts))
+        if self.settings.warm_steps or self.settings.anchor:
+            encoder = {
+                "signal_shape": list(self.pictures.signal_shape),
+                "latent": self.settings.latent,
+                "width": self.settings.encoder_width,
+            }
+            files.append(folder / "encoder.safetensors")
+            save_network(files[1], Saved("encoder", encoder, self.encoder, facts))
+        return files
+
+
+def gradient_penalty(critic: nn.Module, real: Tensor, fake: Tensor, mix: Tensor) -> Tensor:
+    """``E (|grad D(mix real + (1 - mix) fake)| - 1)^2``, the norm per item."""
+    weight = mix.reshape(-1, *[1] * (real.ndim - 1))
+    between = (weight * real + (1 - weight) * fake).detach().requires_grad_()
+    (gradient,) = torch.autograd.grad(critic(between).sum(), between, create_graph=True)
+    return (torch.linalg.vector_norm(gradient.flatten(1), dim=1) - 1).square().mean()
