@@ -8,6 +8,7 @@ from genprior.checkpoint import Checkpoint
 from genprior.generators import Generator, Normal, TruncatedNormal, Uniform
 from genprior.history import History
 from genprior.losses import EmpiricalRisk, LeastSquares, Loss, SquaredDistance
+from genprior.networks.bundled import load_classifier, load_encoder, load_generator
 from genprior.problem import Problem
 from genprior.result import Result
 from genprior.solve import solve
@@ -84,6 +85,9 @@ __all__ = [
     "Zero",
     "checks",
     "duals",
+    "load_classifier",
+    "load_encoder",
+    "load_generator",
     "operators",
     "penalties",
     "solve",

@@ -22,6 +22,11 @@ def flat(x: Tensor) -> Tensor:
     return x if x.ndim == 2 else x.reshape(x.shape[0], -1)
 
 
+def pieces(values: Tensor, size: int) -> list[Tensor]:
+    """The batch in parts of at most ``size`` items."""
+    return [values[start : start + size] for start in range(0, len(values), size)]
+
+
 def norm(x: Tensor) -> Tensor:
     """Euclidean norm of each item, shape ``(B,)``."""
     length: Tensor = torch.linalg.vector_norm(flat(x), dim=1)

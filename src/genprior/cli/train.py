@@ -22,6 +22,7 @@ from genprior.operators import Gaussian
 from genprior.training import data
 from genprior.training.card import write_card
 from genprior.training.classifier import ClassifierSettings, ClassifierTask
+from genprior.training.data import Pictures
 from genprior.training.encoder import EncoderSettings, EncoderTask
 from genprior.training.loop import Bar, Schedule, Trained, train
 from genprior.training.task import Devices, Task
@@ -268,7 +269,7 @@ class TrainEncoder(_Train):
         start = None if self.start is None else load_encoder(self.start)
         return EncoderTask(self.settings, generator, self._pictures(generator.signal_shape), self.seed, operator, start)
 
-    def _pictures(self, shape: tuple[int, ...]) -> data.Pictures | None:
+    def _pictures(self, shape: tuple[int, ...]) -> Pictures | None:
         if self.settings.own_samples == 1:
             return None
         if shape == (1, 28, 28) and self.generator != "fashion-mnist":
@@ -282,7 +283,7 @@ class TrainEncoder(_Train):
         return data.image_files(self.data, side=shape[-1], channels=shape[0])
 
 
-def _judged(task: Wgan, test: data.Pictures) -> dict[str, Any]:
+def _judged(task: Wgan, test: Pictures) -> dict[str, Any]:
     from genprior.training.quality import judge  # noqa: PLC0415
 
     figures = _covered(task, test, 100)
@@ -293,7 +294,7 @@ def _judged(task: Wgan, test: data.Pictures) -> dict[str, Any]:
     return figures | {"judged": dataclasses.asdict(judge(task.wrapped(), classifier))}
 
 
-def _covered(task: Task, test: data.Pictures, count: int) -> dict[str, Any]:
+def _covered(task: Task, test: Pictures, count: int) -> dict[str, Any]:
     from genprior.training.quality import cover  # noqa: PLC0415
 
     if not isinstance(task, Wgan):

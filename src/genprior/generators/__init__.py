@@ -3,5 +3,17 @@
 from genprior.generators.contract import Generator
 from genprior.generators.evaluation import Evaluation
 from genprior.generators.laws import Law, Normal, TruncatedNormal, Uniform
+from genprior.networks.critics import Critic
+from genprior.networks.generators import ConvGenerator, ResidualGenerator
 
-__all__ = ["Evaluation", "Generator", "Law", "Normal", "TruncatedNormal", "Uniform"]
+__all__ = [
+    "ConvGenerator",
+    "Critic",
+    "Evaluation",
+    "Generator",
+    "Law",
+    "Normal",
+    "ResidualGenerator",
+    "TruncatedNormal",
+    "Uniform",
+]

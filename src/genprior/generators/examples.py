@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from genprior.generators.contract import Generator
+from genprior.networks.generators import ConvGenerator
 
 
 def random_mlp(
@@ -28,19 +29,9 @@ def random_mlp(
 
 
 def random_dcgan(latent: int = 128, width: int = 64, *, seed: int = 0, device: torch.device | str = "cpu") -> Generator:
-    """One fully connected layer and three transposed convolutions to 28 x 28, ELU, sigmoid, random weights."""
+    """A :class:`ConvGenerator` with random weights: the size of the real thing, no training."""
     with torch.random.fork_rng(devices=[]):
-        module = nn.Sequential(
-            nn.Linear(latent, 4 * width * 16),
-            nn.Unflatten(1, (4 * width, 4, 4)),
-            nn.ELU(),
-            nn.ConvTranspose2d(4 * width, 2 * width, 5, stride=2, padding=2),
-            nn.ELU(),
-            nn.ConvTranspose2d(2 * width, width, 5, stride=2, padding=2, output_padding=1),
-            nn.ELU(),
-            nn.ConvTranspose2d(width, 1, 5, stride=2, padding=2, output_padding=1),
-            nn.Sigmoid(),
-        )
+        module = ConvGenerator(latent, width)
     network = _randomised(module, seed, gain=2.0).to(device)
     return Generator(network, (latent,), (1, 28, 28), signal_range=(0.0, 1.0))
 

@@ -18,7 +18,7 @@ class Critic(nn.Sequential):
 
     def forward(self, x: Tensor) -> Tensor:
         """Pictures ``(B, channels, side, side)`` to ``(B,)``."""
-        value: Tensor = super().forward(x)
+        value: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
         return value.squeeze(1)
 
 

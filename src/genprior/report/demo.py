@@ -1,22 +1,29 @@
-"""The demo's table and picture."""
+"""The demo's table, picture and page."""
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import matplotlib
+import torch
 from rich.table import Table
-from torch import Tensor
 
-from genprior._files import write_atomically
+from genprior._files import write_text
 from genprior.experiments.demo import Demo
+from genprior.report import page
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import SubFigure
+    from matplotlib.figure import Figure
 
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
+_HEAD = ("solver", "error", "error, worst", "objective", "seconds", "iterations", "passes")
+_KINDS = {
+    "test": "real test digits, which the generator never saw: an error remains, what no point of its range can show",
+    "range": "digits that the generator made itself: the error can go to zero",
+}
 
 
 def demo_rows(demo: Demo) -> list[dict[str, object]]:
@@ -25,77 +32,98 @@ def demo_rows(demo: Demo) -> list[dict[str, object]]:
         {
             "solver": run.name,
             "median_error": float(run.errors.median()),
-            "solved": run.solved,
+            "worst_error": float(run.errors.max()),
             "median_objective": float(run.result.objective.median()),
             "seconds": run.result.seconds,
+            "iterations": len(run.trace.seconds) - 1,
             "forwards": run.result.forwards,
             "backwards": run.result.backwards,
             "status": [status.name for status in run.result.status],
+            "plan": run.result.plan,
         }
         for run in demo.runs
     ]
 
 
+def demo_title(demo: Demo) -> str:
+    """What was done, in one line."""
+    return f"{len(demo.truth)} digits of {demo.pixels} pixels from {demo.measurements} random measurements each"
+
+
 def demo_table(demo: Demo) -> Table:
-    """The same numbers for a terminal."""
-    title = f"{len(demo.truth)} pictures of {demo.pixels} pixels from {demo.measurements} random measurements"
-    caption = f"error: median |G(z) - truth| / |truth|; solved: error under 5%; {demo.restarts} starts per picture"
-    table = Table(title=title, caption=caption)
-    table.add_column("solver")
-    for name in ("error", "solved", "seconds", "passes"):
+    """The numbers for a terminal."""
+    starts = "one start" if demo.restarts == 1 else f"{demo.restarts} starts"
+    caption = f"error: median |G(z) - truth| / |truth|; {demo.seconds:g} s per solver, {starts} per digit"
+    table = Table(title=demo_title(demo), caption=caption)
+    table.add_column(_HEAD[0])
+    for name in _HEAD[1:]:
         table.add_column(name, justify="right")
-    for row, run in zip(demo_rows(demo), demo.runs, strict=True):
-        table.add_row(
-            run.name,
-            f"{row['median_error']:.1e}",
-            f"{run.solved:.0%}",
-            f"{run.result.seconds:.2f}",
-            str(run.result.forwards + run.result.backwards),
-        )
+    for row in _texts(demo):
+        table.add_row(*row)
     return table
 
 
-def draw_demo(demo: Demo, path: Path) -> None:
-    """Pictures above, objective against passes below; one PNG."""
+def write_page(demo: Demo, path: Path) -> None:
+    """The report: table, pictures, curves, plans; one file."""
+    rows = _texts(demo)
+    best = min(range(len(demo.runs)), key=lambda i: float(demo.runs[i].errors.median()))
+    shown = [("original", demo.truth), ("A^T y", _stretched(demo.backprojection))]
+    shown += [(run.name, run.result.signal) for run in demo.runs]
+    plans = page.table(("solver", "plan"), [(run.name, run.result.plan) for run in demo.runs])
+    sections = [
+        (
+            "Result",
+            page.table(_HEAD, rows, best) + page.paragraph("Error: |G(z) - truth| / |truth|, median of the digits."),
+        ),
+        ("Pictures", page.strips(shown)),
+        ("Error against time and passes", page.plot(draw_curves(demo))),
+        ("What each solver did", plans),
+    ]
+    lead = f"{_KINDS[demo.kind].capitalize()}. Every solver had {demo.seconds:g} seconds from the same start."
+    footer = f"genprior {version('genprior')}, torch {torch.__version__}, seed {demo.seed}"
+    write_text(path, page.page(demo_title(demo), lead, sections, footer))
+
+
+def draw_curves(demo: Demo) -> Figure:
+    """Median error of the best iterate against seconds and against passes through G."""
     matplotlib.use("Agg", force=False)
     from matplotlib.figure import Figure  # noqa: PLC0415 - slow to import, needed only here
 
-    shown = [("truth", demo.truth), ("A^T y", demo.backprojection)]
-    shown += [(run.name, run.result.signal) for run in demo.runs]
-    columns = len(demo.truth)
-    figure = Figure(figsize=(1.25 * columns + 6.5, 1.25 * len(shown)), layout="constrained")
-    halves = figure.subfigures(1, 2, width_ratios=[1.25 * columns + 1, 5.5], squeeze=False)
-    _draw_pictures(halves[0, 0], shown, columns)
-    _draw_curves(halves[0, 1].subplots(), demo)
-    write_atomically(path, lambda temporary: figure.savefig(temporary, dpi=110, format="png"))
-
-
-def _draw_pictures(figure: SubFigure, shown: list[tuple[str, Tensor]], columns: int) -> None:
-    grid = figure.subplots(len(shown), columns, squeeze=False)
-    for (name, pictures), axes in zip(shown, grid, strict=True):
-        for picture, place in zip(pictures.cpu(), axes, strict=True):
-            limits = {"vmin": 0.0, "vmax": 1.0} if name != "A^T y" else {}
-            place.imshow(picture[0].numpy(), cmap="gray", **limits)
-            place.set_xticks([])
-            place.set_yticks([])
-        axes[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9)
-
-
-def _draw_curves(axes: Axes, demo: Demo) -> None:
+    figure = Figure(figsize=(10.5, 4), layout="constrained")
+    by_time, by_passes = figure.subplots(1, 2, sharey=True)
     for run, style in zip(demo.runs, _STYLES, strict=False):
-        column = [run.result.history.item(i) for i in range(len(demo.truth))]
-        longest = max(column, key=lambda item: len(item["step"]))
-        passes = longest["forwards"] + longest["backwards"]
-        length = len(passes)
-        best = [_padded(item["objective"].cummin(dim=0).values, length) for item in column]
-        middle = [sorted(values)[len(values) // 2] for values in zip(*best, strict=True)]
-        axes.semilogy(passes.numpy(), middle, linestyle=style, label=run.name)
-    axes.set_xlabel("forward + backward passes through G")
-    axes.set_ylabel("best objective so far, median over pictures")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=9)
+        middle = run.trace.errors.median(dim=1).values
+        by_time.plot(run.trace.seconds.numpy(), middle.numpy(), linestyle=style, label=run.name)
+        by_passes.plot(run.trace.passes.numpy(), middle.numpy(), linestyle=style, label=run.name)
+    _label(by_time, "seconds")
+    _label(by_passes, "forward + backward passes through G")
+    by_time.set_ylabel("median error of the best iterate")
+    by_passes.legend(fontsize=9)
+    return figure
 
 
-def _padded(values: Tensor, length: int) -> list[float]:
-    numbers: list[float] = values.tolist()
-    return numbers + numbers[-1:] * (length - len(numbers))
+def _label(axes: Axes, name: str) -> None:
+    axes.set_yscale("log")
+    axes.set_xlabel(name)
+    axes.grid(alpha=0.3, which="both")
+
+
+def _texts(demo: Demo) -> list[tuple[str, ...]]:
+    return [
+        (
+            str(row["solver"]),
+            f"{row['median_error']:.3g}",
+            f"{row['worst_error']:.3g}",
+            f"{row['median_objective']:.3g}",
+            f"{row['seconds']:.1f}",
+            str(row["iterations"]),
+            f"{row['forwards']} + {row['backwards']}",
+        )
+        for row in demo_rows(demo)
+    ]
+
+
+def _stretched(pictures: torch.Tensor) -> torch.Tensor:
+    """Each picture's own range as [0, 1]."""
+    low, high = pictures.amin((1, 2, 3), keepdim=True), pictures.amax((1, 2, 3), keepdim=True)
+    return (pictures - low) / (high - low).clamp_min(1e-12)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from genprior import _validate
+from genprior import _batch, _validate
 from genprior.networks.classifiers import ConvClassifier
 from genprior.networks.generators import reseed
 from genprior.networks.saved import Saved, save_network
@@ -89,8 +89,9 @@ class ClassifierTask(Task):
     def accuracy(self) -> float:
         """On the pictures kept for testing."""
         place = next(self.network.parameters()).device
+        parts = _batch.pieces(torch.arange(len(self.test)), 500)
         with torch.no_grad():
-            guess = [self.network(self.test.batch(part, place)).argmax(1).cpu() for part in _pieces(len(self.test))]
+            guess = [self.network(self.test.batch(part, place)).argmax(1).cpu() for part in parts]
         return float((torch.cat(guess) == self._test_labels).double().mean())
 
     def finish(self, folder: Path, facts: dict[str, Any]) -> list[Path]:
@@ -105,10 +106,6 @@ class ClassifierTask(Task):
         path = folder / "classifier.safetensors"
         save_network(path, Saved("conv-classifier", self._shape, self.network, facts))
         return [path]
-
-
-def _pieces(count: int, size: int = 500) -> tuple[Tensor, ...]:
-    return torch.arange(count).split(size)
 
 
 def _forked(device: torch.device) -> list[torch.device]:

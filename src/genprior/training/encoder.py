@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from genprior import _validate
+from genprior import _batch, _validate
 from genprior.generators.contract import Generator
 from genprior.networks.critics import Encoder
 from genprior.networks.generators import reseed
@@ -115,7 +115,7 @@ class EncoderTask(Task):
         real = self._shown()
         with torch.no_grad():
             again = self.generator(self.network(self.seen(real)))
-        rows = [part for pair in zip(real.split(8), again.split(8), strict=True) for part in pair]
+        rows = [part for pair in zip(_batch.pieces(real, 8), _batch.pieces(again, 8), strict=True) for part in pair]
         contact_sheet(torch.cat(rows), folder / f"{name}.png")
 
     def _shown(self) -> Tensor:

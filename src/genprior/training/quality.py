@@ -44,7 +44,7 @@ class Coverage:
 def judge(generator: Generator, classifier: nn.Module, samples: int = 1000, seed: int = 0) -> Judgement:
     """Classify samples of the generator."""
     with torch.no_grad():
-        parts = generator.sample_latent(samples, seed=seed).split(100)
+        parts = _batch.pieces(generator.sample_latent(samples, seed=seed), 100)
         chances = torch.cat([classifier(generator(part)).softmax(1) for part in parts])
     counts = torch.bincount(chances.argmax(1), minlength=chances.shape[1])
     return Judgement(

@@ -77,7 +77,7 @@ class Devices:
         parameters = [p for optimiser in optimisers for group in optimiser.param_groups for p in group["params"]]
         for parameter in parameters:
             parameter.grad = None
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         if self.world > 1:
             for parameter in parameters:
                 if parameter.grad is not None:

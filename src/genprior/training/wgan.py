@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from genprior import _validate
+from genprior import _batch, _validate
 from genprior.generators.contract import Generator
 from genprior.generators.laws import TruncatedNormal
 from genprior.networks.critics import Critic, Encoder
@@ -117,7 +117,7 @@ class Wgan(Task):
 
     @staticmethod
     def _placed(network: nn.Module, random: torch.Generator, device: torch.device | str) -> Any:
-        return reseed(network, random).to(device, memory_format=torch.channels_last)
+        return reseed(network, random).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def identity(self) -> list[object]:
         """Settings and data."""
@@ -192,7 +192,9 @@ class Wgan(Task):
         """Samples of the averaged generator."""
         z = self.law.sample(count, self.generator.latent_shape, _validate.seed(seed)).float()
         with torch.no_grad():
-            return torch.cat([self.average(part.to(next(self.average.parameters()).device)) for part in z.split(64)])
+            return torch.cat(
+                [self.average(part.to(next(self.average.parameters()).device)) for part in _batch.pieces(z, 64)]
+            )
 
     def wrapped(self) -> Generator:
         """The averaged generator as solvers use it."""
@@ -231,4 +233,4 @@ def gradient_penalty(critic: nn.Module, real: Tensor, fake: Tensor, mix: Tensor)
     weight = mix.reshape(-1, *[1] * (real.ndim - 1))
     between = (weight * real + (1 - weight) * fake).detach().requires_grad_()
     (gradient,) = torch.autograd.grad(critic(between).sum(), between, create_graph=True)
-    return (torch.linalg.vector_norm(gradient.flatten(1), dim=1) - 1).square().mean()
+    return (_batch.norm(gradient) - 1).square().mean()

@@ -7,6 +7,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -72,14 +73,19 @@ def _files(path: Path) -> Iterator[Named]:
     elif zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             for name in sorted(name for name in archive.namelist() if _is_image(name)):
-                yield name, lambda name=name: archive.read(name)  # type: ignore[misc]
+                yield name, partial(archive.read, name)
     elif path.is_file() and tarfile.is_tarfile(path):
         with tarfile.open(path) as archive:
             members = [member for member in archive.getmembers() if member.isfile() and _is_image(member.name)]
             for member in sorted(members, key=lambda member: member.name):
-                yield member.name, lambda member=member: archive.extractfile(member).read()  # type: ignore[misc]
+                yield member.name, partial(_tar_content, archive, member)
     else:
         raise ValueError(f"{path} is neither a folder nor a tar or zip file of images (or it is truncated)")
+
+
+def _tar_content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = archive.extractfile(member)
+    return b"" if file is None else file.read()
 
 
 def _is_image(name: str) -> bool:
