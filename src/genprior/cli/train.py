@@ -19,6 +19,7 @@ from genprior import _validate
 from genprior.cli.speech import check_device, print_json
 from genprior.networks.bundled import load_classifier, load_encoder, load_generator
 from genprior.operators import Gaussian
+from genprior.report.losses import draw_losses
 from genprior.training import data
 from genprior.training.card import write_card
 from genprior.training.classifier import ClassifierSettings, ClassifierTask
@@ -77,6 +78,7 @@ class _Train:
             "torch": torch.__version__,
         }
         task.picture(self.out, "samples")
+        draw_losses(trained, self.out / "curve.png")
         if quality is not None:
             facts["quality"] = quality(task)
         files = task.finish(self.out, facts)

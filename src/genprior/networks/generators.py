@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import torch
 from torch import Tensor, nn
 
 from genprior import _validate
@@ -90,16 +89,3 @@ class ResidualGenerator(nn.Sequential):
 def parameter_count(module: nn.Module) -> int:
     """How many numbers a network has."""
     return sum(parameter.numel() for parameter in module.parameters())
-
-
-def reseed(module: nn.Module, random: torch.Generator) -> nn.Module:
-    """Draw the first weights anew as torch's layers do, from an own random generator instead of the global one."""
-    seed = int(torch.randint(2**62, (), generator=random))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        for part in module.modules():
-            if isinstance(part, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
-                part.reset_parameters()
-            if isinstance(part, UpBlock):
-                nn.init.zeros_(part.conv.weight)
-    return module

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from genprior import _batch, _validate
 from genprior.networks.classifiers import ConvClassifier
-from genprior.networks.generators import reseed
 from genprior.networks.saved import Saved, save_network
+from genprior.networks.seeded import seeded
 from genprior.training.data import Pictures
 from genprior.training.draw import Draw
 from genprior.training.task import Devices, Task, set_rate
@@ -61,8 +61,7 @@ class ClassifierTask(Task):
             "width": settings.width,
             "hidden": settings.hidden,
         }
-        self.network = ConvClassifier(**self._shape)
-        reseed(self.network, _validate.seed(seed)).to(device)
+        self.network = seeded(lambda: ConvClassifier(**self._shape), _validate.seed(seed)).to(device)
         self.networks = {"classifier": self.network}
         self.optimisers = {
             "classifier": torch.optim.AdamW(self.network.parameters(), weight_decay=settings.decay, fused=True)

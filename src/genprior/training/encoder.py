@@ -13,8 +13,8 @@ from torch import Tensor
 from genprior import _batch, _validate
 from genprior.generators.contract import Generator
 from genprior.networks.critics import Encoder
-from genprior.networks.generators import reseed
 from genprior.networks.saved import Saved, save_network
+from genprior.networks.seeded import seeded
 from genprior.operators import Operator
 from genprior.report.sheets import contact_sheet
 from genprior.training.data import Pictures
@@ -71,8 +71,8 @@ class EncoderTask(Task):
         self.steps, self.batch = settings.steps, settings.batch
         (latent,) = generator.latent_shape
         self._shape = {"signal_shape": list(generator.signal_shape), "latent": latent, "width": settings.width}
-        self.network = Encoder(generator.signal_shape, latent, settings.width)
-        reseed(self.network, _validate.seed(seed))
+        shape = generator.signal_shape
+        self.network = seeded(lambda: Encoder(shape, latent, settings.width), _validate.seed(seed))
         if start is not None:
             self.network.load_state_dict(start.state_dict())
         self.network.to(generator.device)

@@ -14,7 +14,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,8 @@ from genprior import _batch, _validate
 from genprior.generators.contract import Generator
 from genprior.generators.laws import TruncatedNormal
 from genprior.networks.critics import Critic, Encoder
-from genprior.networks.generators import reseed
 from genprior.networks.saved import GENERATORS, Saved, build, save_network
+from genprior.networks.seeded import Network, seeded
 from genprior.report.sheets import contact_sheet
 from genprior.training.data import Pictures
 from genprior.training.draw import Draw
@@ -95,12 +97,13 @@ class Wgan(Task):
         self.batch = settings.batch
         self.law = TruncatedNormal(radius=round(math.sqrt(settings.latent) + 4, 2))
         random = _validate.seed(seed)
-        self.generator = self._placed(build(settings.network, settings.network_settings(pictures)), random, device)
+        make: Any = partial(build, settings.network, settings.network_settings(pictures))
+        self.generator: Any = _placed(make, random, device)
         shape = tuple(int(n) for n in self.generator.signal_shape)
         if shape != pictures.signal_shape:
             raise ValueError(f"{settings.network} makes pictures {shape}, but the data are {pictures.signal_shape}")
-        self.critic = self._placed(Critic(shape, settings.critic_width), random, device)
-        self.encoder = self._placed(Encoder(shape, settings.latent, settings.encoder_width), random, device)
+        self.critic = _placed(lambda: Critic(shape, settings.critic_width), random, device)
+        self.encoder = _placed(lambda: Encoder(shape, settings.latent, settings.encoder_width), random, device)
         self.average = copy.deepcopy(self.generator).requires_grad_(False)
         self.networks = {
             "generator": self.generator,
@@ -114,10 +117,6 @@ class Wgan(Task):
             "generator": torch.optim.Adam(self.generator.parameters(), betas=(0.0, 0.9), fused=True),
             "encoder": torch.optim.Adam(self.encoder.parameters(), fused=True),
         }
-
-    @staticmethod
-    def _placed(network: nn.Module, random: torch.Generator, device: torch.device | str) -> Any:
-        return reseed(network, random).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def identity(self) -> list[object]:
         """Settings and data."""
@@ -226,6 +225,10 @@ class Wgan(Task):
             files.append(folder / "encoder.safetensors")
             save_network(files[1], Saved("encoder", encoder, self.encoder, facts))
         return files
+
+
+def _placed(make: Callable[[], Network], random: torch.Generator, device: torch.device | str) -> Network:
+    return seeded(make, random).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
 def gradient_penalty(critic: nn.Module, real: Tensor, fake: Tensor, mix: Tensor) -> Tensor:

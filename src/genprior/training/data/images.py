@@ -5,9 +5,8 @@ from __future__ import annotations
 import io
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -22,8 +21,6 @@ from genprior.training.data.pictures import Pictures
 _ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"}
 _AHEAD = 256
 
-Named = tuple[str, Callable[[], bytes]]
-
 
 def image_files(
     path: str | Path,
@@ -36,7 +33,7 @@ def image_files(
     """Read all pictures under a folder or in a tar or zip file, in the order of their names.
 
     Each is cropped to its central square and resized to ``side``. Files that cannot be read are skipped and named in
-    the result; so is everything that is not an image by its ending, silently.
+    the result; whatever is not an image by its ending is passed over. ``limit`` takes the first so many names.
     """
     _validate.whole("side", side)
     if channels not in {1, 3}:
@@ -44,48 +41,47 @@ def image_files(
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"there is no folder or archive {path}")
-    pictures: list[Tensor] = []
+    pictures: dict[str, Tensor] = {}
     skipped: list[str] = []
     with ThreadPoolExecutor() as pool:
-        source = iter(_files(path))
+        source = _contents(path, limit)
         while chunk := list(islice(source, _AHEAD)):
-            contents = [(name, read()) for name, read in chunk]
-            for name, picture in pool.map(lambda part: _decoded(*part, side=side, channels=channels), contents):
+            for name, picture in pool.map(lambda part: _decoded(*part, side=side, channels=channels), chunk):
                 if picture is None:
                     skipped.append(name)
                 else:
-                    pictures.append(picture)
+                    pictures[name] = picture
             on_read(len(pictures))
-            if limit is not None and len(pictures) >= limit:
-                break
     if not pictures:
-        broken = f"; {len(skipped)} could not be read, the first is {skipped[0]}" if skipped else ""
+        broken = f"; {len(skipped)} could not be read, the first is {min(skipped)}" if skipped else ""
         raise ValueError(f"{path} holds no image ({', '.join(sorted(_ENDINGS))} are looked for{broken})")
-    return Pictures(path.name, torch.stack(pictures[:limit]), skipped=tuple(skipped))
+    stack = torch.stack([pictures[name] for name in sorted(pictures)])
+    return Pictures(path.name, stack, skipped=tuple(sorted(skipped)))
 
 
-def _files(path: Path) -> Iterator[Named]:
-    """Names and readers of the image files, sorted by name."""
+def _contents(path: Path, limit: int | None) -> Iterator[tuple[str, bytes]]:
+    """Names and bytes of the image files, in the order in which they are quickly read."""
     if path.is_dir():
-        for file in sorted(path.rglob("*")):
-            if file.is_file() and _is_image(file.name):
-                yield str(file.relative_to(path)), file.read_bytes
+        names = [str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()]
+        for name in _wanted(names, limit):
+            yield name, (path / name).read_bytes()
     elif zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            for name in sorted(name for name in archive.namelist() if _is_image(name)):
-                yield name, partial(archive.read, name)
+        with zipfile.ZipFile(path) as zipped:
+            for name in _wanted(zipped.namelist(), limit):
+                yield name, zipped.read(name)
     elif path.is_file() and tarfile.is_tarfile(path):
         with tarfile.open(path) as archive:
-            members = [member for member in archive.getmembers() if member.isfile() and _is_image(member.name)]
-            for member in sorted(members, key=lambda member: member.name):
-                yield member.name, partial(_tar_content, archive, member)
+            wanted = set(_wanted(archive.getnames(), limit))
+            for member in archive.getmembers():  # in their own order: going back in a packed archive is slow
+                file = archive.extractfile(member) if member.name in wanted else None
+                if file is not None:
+                    yield member.name, file.read()
     else:
         raise ValueError(f"{path} is neither a folder nor a tar or zip file of images (or it is truncated)")
 
 
-def _tar_content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    file = archive.extractfile(member)
-    return b"" if file is None else file.read()
+def _wanted(names: Iterable[str], limit: int | None) -> list[str]:
+    return sorted(name for name in names if _is_image(name))[:limit]
 
 
 def _is_image(name: str) -> bool:

@@ -1,0 +1,41 @@
+"""The losses of a training as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib
+import torch
+from torch import Tensor
+
+from genprior._files import write_atomically
+from genprior.training.loop import Trained
+
+_WINDOW = 50
+
+
+def draw_losses(trained: Trained, path: Path) -> None:
+    """One small plot per loss: every step thin, its running mean thick."""
+    matplotlib.use("Agg", force=False)
+    from matplotlib.figure import Figure  # noqa: PLC0415 - slow to import, needed only here
+
+    figure = Figure(figsize=(3.2 * len(trained.columns), 2.6), layout="constrained")
+    axes = figure.subplots(1, len(trained.columns), squeeze=False)[0]
+    for place, name, values in zip(axes, trained.columns, trained.curve.T, strict=True):
+        steps = torch.arange(1, len(values) + 1)
+        place.plot(steps.numpy(), values.numpy(), linewidth=0.4, alpha=0.5)
+        place.plot(steps.numpy(), running_mean(values, _WINDOW).numpy(), linewidth=1.4)
+        place.set_title(name, fontsize=10)
+        place.set_xlabel("step", fontsize=9)
+        place.grid(alpha=0.3)
+    write_atomically(path, lambda temporary: figure.savefig(temporary, dpi=110, format="png"))
+
+
+def running_mean(values: Tensor, window: int) -> Tensor:
+    """Mean of the last ``window`` values at each place, of those that are numbers."""
+    there = torch.isfinite(values)
+    sums = torch.where(there, values, 0.0).double().cumsum(0)
+    counts = there.double().cumsum(0)
+    sums[window:] -= sums[:-window].clone()
+    counts[window:] -= counts[:-window].clone()
+    return torch.where(there, sums / counts.clamp_min(1), torch.nan)

@@ -1,0 +1,202 @@
+"""The training loop: exact resume after interruption and kill -9, several processes, full disks."""
+
+import dataclasses
+import errno
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from genprior.training.loop import CHECKPOINT, CURVE, Bar, Schedule, train, write_curve
+from genprior.training.wgan import Wgan, WganSettings
+
+SMALL = WganSettings(latent=4, width=2, critic_width=2, encoder_width=2, batch=8, warm_steps=4, steps=5, critic_steps=2)
+OFTEN = Schedule(checkpoint_steps=1)
+
+
+def everything(task):
+    return torch.cat([p.detach().flatten() for network in task.networks.values() for p in network.parameters()])
+
+
+class Stop(Exception):
+    pass
+
+
+def stopping_at(step):
+    def show(number, losses):
+        if number == step:
+            raise Stop
+
+    return show
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_resumed_run_equals_the_uninterrupted_one(pictures, devices, tmp_path, every):
+    whole = Wgan(SMALL, pictures, seed=3)
+    expected = train(whole, tmp_path / "whole", seed=3, devices=devices)
+    schedule = Schedule(checkpoint_steps=every)
+    for stop in (3, 5, 8):  # in stage one, at the change, in stage two
+        with pytest.raises(Stop):
+            train(
+                Wgan(SMALL, pictures, 3),
+                tmp_path / "cut",
+                seed=3,
+                devices=devices,
+                schedule=schedule,
+                show=stopping_at(stop),
+            )
+    resumed = Wgan(SMALL, pictures, seed=3)
+    found = train(resumed, tmp_path / "cut", seed=3, devices=devices, schedule=schedule)
+    assert torch.equal(everything(whole), everything(resumed))
+    assert torch.equal(expected.curve.nan_to_num(-1.0), found.curve.nan_to_num(-1.0))
+    assert (tmp_path / "whole" / CURVE).read_text() == (tmp_path / "cut" / CURVE).read_text()
+    assert found.seconds > 0
+
+
+def test_a_finished_run_is_not_run_again(pictures, devices, tmp_path):
+    train(Wgan(SMALL, pictures, 0), tmp_path, seed=0, devices=devices)
+    seen = []
+    again = Wgan(SMALL, pictures, 0)
+    train(again, tmp_path, seed=0, devices=devices, show=lambda step, losses: seen.append(step))
+    assert not seen
+    stored = load_file(tmp_path / CHECKPOINT)
+    assert torch.equal(stored["network.average.0.weight"], again.average[0].weight)
+
+
+def test_another_run_is_refused(pictures, devices, tmp_path):
+    train(Wgan(SMALL, pictures, 0), tmp_path, seed=0, devices=devices)
+    old = (tmp_path / CHECKPOINT).read_bytes()
+    for settings, seed in ((SMALL, 1), (dataclasses.replace(SMALL, anchor=0.5), 0)):
+        with pytest.raises(ValueError, match="belongs to another run"):
+            train(Wgan(settings, pictures, seed), tmp_path, seed=seed, devices=devices)
+    assert (tmp_path / CHECKPOINT).read_bytes() == old
+
+
+def test_damaged_checkpoint(pictures, devices, tmp_path):
+    (tmp_path / CHECKPOINT).write_bytes(b"half")
+    with pytest.raises(ValueError, match=r"cannot be read .*delete it to start anew"):
+        train(Wgan(SMALL, pictures, 0), tmp_path, seed=0, devices=devices)
+
+
+def test_full_disk_while_writing_a_checkpoint(pictures, devices, tmp_path, monkeypatch):
+    with pytest.raises(Stop):
+        train(Wgan(SMALL, pictures, 0), tmp_path, seed=0, devices=devices, schedule=OFTEN, show=stopping_at(4))
+    old = (tmp_path / CHECKPOINT).read_bytes()
+
+    def full(tensors, path, metadata):
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("genprior.checkpoint.save_file", full)
+    with pytest.raises(OSError, match="No space left"):
+        train(Wgan(SMALL, pictures, 0), tmp_path, seed=0, devices=devices, schedule=OFTEN)
+    assert (tmp_path / CHECKPOINT).read_bytes() == old
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([CHECKPOINT, CURVE])
+
+
+def test_sheets_are_written_on_the_way(pictures, devices, tmp_path):
+    train(Wgan(SMALL, pictures, 0), tmp_path, seed=0, devices=devices, schedule=Schedule(sheet_steps=4))
+    assert (tmp_path / "samples.png").is_file()
+
+
+def test_curve_file(tmp_path):
+    write_curve(tmp_path / "c.csv", ("a", "b"), torch.tensor([[1.5, math.nan], [0.25, 2.0]]))
+    assert (tmp_path / "c.csv").read_text() == "step,a,b\n1,1.5,\n2,0.25,2.0\n"
+
+
+def test_lines_where_there_is_no_terminal(capsys):
+    with Bar(10, every=0.0) as bar:
+        bar(3, {"loss": 0.5, "other": math.nan})
+    with Bar(10, quiet=True, every=0.0) as bar:
+        bar(4, {"loss": 0.5})
+    assert capsys.readouterr().err == "step 3/10: loss 0.5\n"
+
+
+# -- processes -------------------------------------------------------------------------------------------------------------
+
+SCRIPT = """
+import sys, dataclasses, time
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from genprior.training.data import Pictures
+from genprior.training.loop import Schedule, train
+from genprior.training.task import Devices
+from genprior.training.wgan import Wgan, WganSettings
+
+folder, count, pause = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+random = torch.Generator().manual_seed(0)
+pictures = Pictures("noise", torch.randint(256, (40, 1, 28, 28), generator=random, dtype=torch.uint8))
+settings = WganSettings(latent=4, width=2, critic_width=2, encoder_width=2, batch=8, warm_steps=6, steps=14, critic_steps=2)
+devices = Devices("cpu", count)
+task = Wgan(settings, pictures, seed=3)
+show = lambda step, losses: time.sleep(pause)
+train(task, folder, seed=3, devices=devices, schedule=Schedule(checkpoint_steps=1), show=show)
+"""
+
+
+def script(tmp_path):
+    path = tmp_path / "run.py"
+    path.write_text(textwrap.dedent(SCRIPT))
+    return path
+
+
+def tensors_of(folder):
+    return load_file(folder / CHECKPOINT)
+
+
+def run_whole(tmp_path, name, count=1):
+    command = [sys.executable, str(script(tmp_path)), str(tmp_path / name), str(count), "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return tensors_of(tmp_path / name)
+
+
+def steps_done(folder):
+    try:
+        return len((folder / CURVE).read_text().splitlines()) - 1
+    except FileNotFoundError:
+        return 0
+
+
+def test_killed_three_times_it_ends_with_the_same_bits(tmp_path):
+    expected = run_whole(tmp_path, "whole")
+    folder = tmp_path / "killed"
+    command = [sys.executable, str(script(tmp_path)), str(folder), "1", "0.2"]
+    for goal in (3, 9, 15):
+        process = subprocess.Popen(command)
+        limit = time.monotonic() + 120
+        while steps_done(folder) < goal and time.monotonic() < limit:
+            time.sleep(0.02)
+        os.kill(process.pid, signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL, "it was killed in the middle"
+        assert goal <= steps_done(folder) < 20
+    found = run_whole(tmp_path, "killed")
+    assert expected.keys() == found.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(tensor.nan_to_num(-1.0), found[name].nan_to_num(-1.0)), name
+    assert (tmp_path / "whole" / CURVE).read_text() == (folder / CURVE).read_text()
+
+
+def test_two_processes_train_what_one_would(tmp_path):
+    one, two = run_whole(tmp_path, "one"), run_whole(tmp_path, "two", count=2)
+    for name in ("network.generator.0.weight", "network.critic.0.weight", "network.encoder.trunk.0.weight"):
+        assert torch.allclose(one[name], two[name], atol=2e-4), name
+    first = slice(0, 8)  # later, steps of Adam without momentum turn rounding into whole steps
+    assert torch.allclose(one["curve"][first], two["curve"][first], atol=1e-3, equal_nan=True)
+    assert torch.allclose(one["curve"], two["curve"], atol=1e-2, equal_nan=True)
+
+
+def test_a_batch_that_cannot_be_shared(pictures, tmp_path):
+    class Three:
+        world = 3
+
+    with pytest.raises(ValueError, match="batch must be divisible by the number of devices, got 8 and 3"):
+        train(Wgan(SMALL, pictures, 0), tmp_path, seed=0, devices=Three())

@@ -1,0 +1,148 @@
+"""``genprior train ...`` from the outside."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import genprior as gp
+from genprior import cli, samples
+from genprior.training.data import Pictures
+
+WORDS = "--latent 3 --width 2 --critic-width 2 --encoder-width 2 --batch 4 --warm-steps 2 --steps 2"
+TINY = WORDS.split()
+
+
+@pytest.fixture
+def few_digits(monkeypatch):
+    def found(split="train", folder=None):
+        pictures, labels = samples.digits(60)
+        return Pictures("mnist", (pictures * 255).round().to(torch.uint8), labels, "CC BY-SA 3.0")
+
+    monkeypatch.setattr("genprior.training.data.mnist", found)
+    monkeypatch.setattr("genprior.training.data.fashion_mnist", found)
+    monkeypatch.setattr("genprior.training.quality.cover.__kwdefaults__", {**_cover_defaults(), "steps": 5})
+
+
+def _cover_defaults():
+    from genprior.training.quality import cover
+
+    return cover.__kwdefaults__
+
+
+def run(*words):
+    try:
+        return cli.main(["train", *words])
+    except SystemExit as end:
+        return end.code
+
+
+def test_mnist(few_digits, tmp_path, capsys):
+    assert run("mnist", "--out", str(tmp_path / "run"), *TINY, "--json", "--seed", "4") == 0
+    shown = capsys.readouterr()
+    document = json.loads(shown.out)
+    assert document["seed"] == 4 and document["quality"]["coverage"]["pictures"] == 60
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names == {
+        "training.checkpoint",
+        "curve.csv",
+        "curve.png",
+        "samples.png",
+        "generator.safetensors",
+        "generator.md",
+        "encoder.safetensors",
+        "encoder.md",
+    }
+    G = gp.load_generator(tmp_path / "run" / "generator.safetensors")
+    assert G.latent_shape == (3,)
+    card = (tmp_path / "run" / "generator.md").read_text()
+    for words in ("mnist", "CC BY-SA 3.0", "**Seed:** 4", "ball of radius 5.73", "| warm steps | 2 |", "coverage"):
+        assert words in card
+    assert run("mnist", "--out", str(tmp_path / "run"), *TINY, "--json", "--seed", "5") == 1
+    assert "belongs to another run" in capsys.readouterr().err
+
+
+def test_fashion_and_text(few_digits, tmp_path, capsys):
+    assert run("fashion-mnist", "--out", str(tmp_path), *TINY, "--threads", "1") == 0
+    assert f"wrote {tmp_path / 'generator.safetensors'}" in capsys.readouterr().out
+
+
+def test_classifier_and_encoder(few_digits, tmp_path, capsys):
+    assert run("classifier", "--out", str(tmp_path / "c"), "--steps", "2", "--width", "2", "--json") == 0
+    assert "classifier.safetensors" in json.loads(capsys.readouterr().out)["files"][0]
+    assert run("mnist", "--out", str(tmp_path / "g"), *TINY, "--json") == 0
+    capsys.readouterr()
+    weights = str(tmp_path / "g" / "generator.safetensors")
+    options = ["--generator", weights, "--steps", "2", "--width", "2", "--batch", "4", "--json"]
+    for more in (
+        [],
+        ["--measurements", "9"],
+        ["--own-samples", "1"],
+        ["--start", str(tmp_path / "g/encoder.safetensors")],
+    ):
+        out = tmp_path / f"e{len(more)}{''.join(more[:1])}"
+        assert run("encoder", "--out", str(out), *options, *more) == 0, capsys.readouterr().err
+        capsys.readouterr()
+        assert gp.load_encoder(out / "encoder.safetensors").latent_shape == (3,)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "images").mkdir()
+    random = np.random.default_rng(0)
+    for number in range(6):
+        Image.fromarray(random.integers(256, size=(70, 80, 3), dtype=np.uint8)).save(tmp_path / f"images/{number}.png")
+    (tmp_path / "images" / "x.jpg").write_bytes(b"broken")
+    return tmp_path / "images"
+
+
+@pytest.mark.parametrize("command", ["folder", "celeba"])
+def test_folder(few_digits, folder, tmp_path, capsys, command):
+    out = tmp_path / "run"
+    words = [command, "--data", str(folder), "--out", str(out), *TINY, "--hold-out", "2", "--channels", "1", "--json"]
+    assert run(*words) == 0
+    shown = capsys.readouterr()
+    assert "1 files could not be read and were skipped, first x.jpg" in shown.err
+    assert json.loads(shown.out)["quality"]["coverage"]["pictures"] == 2
+    assert gp.load_generator(out / "generator.safetensors").signal_shape == (1, 64, 64)
+    assert ("non-commercial" in (out / "generator.md").read_text()) == (command == "celeba")
+
+
+def test_what_goes_wrong(folder, tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("x")
+    cases = [
+        (["folder", "--data", str(tmp_path / "empty"), "--out", str(tmp_path / "o")], "holds no image"),
+        (["folder", "--data", str(tmp_path / "none"), "--out", str(tmp_path / "o")], "there is no folder or archive"),
+        (["folder", "--data", str(folder), "--out", str(tmp_path / "o"), "--hold-out", "6"], "hold_out must be below"),
+        (["folder", "--data", str(folder), "--out", str(tmp_path / "file")], "file"),
+        (["mnist", "--data", str(tmp_path), "--out", str(tmp_path / "o")], "train-images-idx3-ubyte could not be had"),
+        (["folder", "--data", str(folder), "--out", str(tmp_path / "o"), "--device", "abacus"], "device 'abacus'"),
+        (["encoder", "--generator", "minst", "--out", str(tmp_path / "o")], "no bundled generator 'minst'"),
+    ]
+    for words, message in cases:
+        assert run(*words) == 1, words
+        shown = capsys.readouterr()
+        assert message in " ".join(shown.err.split()), shown.err
+        assert "Traceback" not in shown.err
+
+
+def test_without_the_extra(folder, tmp_path):
+    """What is said where lightning-fabric is not installed."""
+    script = (
+        "import sys; sys.modules['lightning_fabric'] = None; from genprior.cli import main; "
+        f"sys.exit(main(['train', 'folder', '--data', {str(folder)!r}, '--out', {str(tmp_path / 'o')!r}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert "pip install 'genprior[train]'" in done.stderr
+
+
+def test_help_has_an_example(capsys):
+    for name in ("mnist", "fashion-mnist", "celeba", "folder", "classifier", "encoder"):
+        assert run(name, "--help") == 0
+        assert f"genprior train {name} " in capsys.readouterr().out
