@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 
 import genprior as gp
 from genprior import cli, samples
@@ -66,6 +67,25 @@ def test_mnist(few_digits, tmp_path, capsys):
     assert "belongs to another run" in capsys.readouterr().err
 
 
+def test_going_on_with_other_settings(few_digits, tmp_path, capsys):
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert run("mnist", "--out", str(first), *TINY, "--json") == 0
+    later = [*TINY[:-4], "--warm-steps", "0", "--steps", "1", "--rate", "1e-9", "--averaging", "0.0", "--json"]
+    assert run("mnist", "--out", str(second), "--start", str(first), *later) == 0
+    old, new = (load_file(folder / "training.checkpoint")["network.generator.0.weight"] for folder in (first, second))
+    assert not torch.equal(old, new) and torch.allclose(old, new, atol=1e-7), "it starts from the other run's weights"
+    card = (second / "generator.md").read_text()
+    assert "## Training, part 1" in card and f"--out {first}" in card and "## Training, last part" in card
+    capsys.readouterr()
+    assert run("mnist", "--out", str(tmp_path / "x"), "--start", str(first), *TINY, "--width", "3") == 1
+    assert "do not fit the settings of this run" in capsys.readouterr().err
+    assert run("mnist", "--out", str(tmp_path / "x"), "--start", str(tmp_path / "none"), *TINY) == 1
+    assert "start: there is no" in capsys.readouterr().err
+    (tmp_path / "bad").write_bytes(b"half")
+    assert run("mnist", "--out", str(tmp_path / "x"), "--start", str(tmp_path / "bad"), *TINY) == 1
+    assert "cannot be read" in capsys.readouterr().err
+
+
 def test_fashion_and_text(few_digits, tmp_path, capsys):
     assert run("fashion-mnist", "--out", str(tmp_path), *TINY, "--threads", "1") == 0
     assert f"wrote {tmp_path / 'generator.safetensors'}" in capsys.readouterr().out
@@ -120,7 +140,7 @@ def test_what_goes_wrong(folder, tmp_path, capsys):
         (["folder", "--data", str(tmp_path / "none"), "--out", str(tmp_path / "o")], "there is no folder or archive"),
         (["folder", "--data", str(folder), "--out", str(tmp_path / "o"), "--hold-out", "6"], "hold_out must be below"),
         (["folder", "--data", str(folder), "--out", str(tmp_path / "file")], "file"),
-        (["mnist", "--data", str(tmp_path), "--out", str(tmp_path / "o")], "train-images-idx3-ubyte could not be had"),
+        (["mnist", "--data", str(tmp_path), "--out", str(tmp_path / "o")], "-images-idx3-ubyte could not be had"),
         (["folder", "--data", str(folder), "--out", str(tmp_path / "o"), "--device", "abacus"], "device 'abacus'"),
         (["encoder", "--generator", "minst", "--out", str(tmp_path / "o")], "no bundled generator 'minst'"),
     ]

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from genprior.cli.bench import Overhead
 from genprior.cli.demo import Demo
-from genprior.cli.speech import say_error
+from genprior.cli.speech import remember_command, say_error
 from genprior.cli.train import TrainCeleba, TrainClassifier, TrainEncoder, TrainFashion, TrainFolder, TrainMnist
 
 
@@ -40,6 +40,7 @@ COMMANDS: dict[tuple[str, ...], type[Command]] = {
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; give the exit code: 0 only when the job was done."""
     words = sys.argv[1:] if arguments is None else arguments
+    remember_command(words)
     path = next((path for path in COMMANDS if tuple(words[: len(path)]) == path), None)
     if path is None:
         return _overview(words)

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from rich.console import Console
 from rich.text import Text
+
+_words: ContextVar[list[str]] = ContextVar("words", default=[])
+
+
+def remember_command(words: list[str]) -> None:
+    """Note what was typed, for reports and cards."""
+    _words.set(words)
+
+
+def typed_command() -> str:
+    """What was typed, as one would type it again."""
+    return shlex.join(["genprior", *_words.get()])
 
 
 def say_error(message: str) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import tyro
@@ -16,8 +14,9 @@ from rich.console import Console
 from rich.text import Text
 
 from genprior import _validate
-from genprior.cli.speech import check_device, print_json
+from genprior.cli.speech import check_device, print_json, typed_command
 from genprior.networks.bundled import load_classifier, load_encoder, load_generator
+from genprior.networks.saved import load_network
 from genprior.operators import Gaussian
 from genprior.report.losses import draw_losses
 from genprior.training import data
@@ -25,7 +24,7 @@ from genprior.training.card import write_card
 from genprior.training.classifier import ClassifierSettings, ClassifierTask
 from genprior.training.data import Pictures
 from genprior.training.encoder import EncoderSettings, EncoderTask
-from genprior.training.loop import Bar, Schedule, Trained, train
+from genprior.training.loop import Bar, Schedule, Trained, start_from, train
 from genprior.training.task import Devices, Task
 from genprior.training.wgan import Wgan, WganSettings
 
@@ -42,8 +41,8 @@ class _Train:
     """Device for torch: cpu, cuda, cuda:1, mps."""
     devices: int = 1
     """Number of devices; each takes a share of the batch."""
-    precision: str = "32-true"
-    """Of the passes: 32-true, bf16-mixed or 16-mixed; mixed pays on GPUs."""
+    precision: Literal["32-true", "bf16-mixed"] = "32-true"
+    """Of the passes; bf16-mixed pays on hardware that has it."""
     threads: int | None = None
     """Threads for torch; its own choice by default."""
     checkpoint_seconds: float = 60.0
@@ -69,14 +68,17 @@ class _Train:
         if devices.rank == 0:
             self._finish(task, trained, quality)
 
-    def _finish(self, task: Task, trained: Trained, quality: Callable[[Task], dict[str, Any]] | None) -> None:
-        facts: dict[str, Any] = {
-            "command": shlex.join(["genprior", *sys.argv[1:]]),
+    def _facts(self, trained: Trained) -> dict[str, Any]:
+        return {
+            "command": typed_command(),
             "seed": self.seed,
             "hours": round(trained.seconds / 3600, 2),
             "threads": torch.get_num_threads(),
             "torch": torch.__version__,
         }
+
+    def _finish(self, task: Task, trained: Trained, quality: Callable[[Task], dict[str, Any]] | None) -> None:
+        facts = self._facts(trained)
         task.picture(self.out, "samples")
         draw_losses(trained, self.out / "curve.png")
         if quality is not None:
@@ -109,7 +111,36 @@ Flat = tyro.conf.arg(name="")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainMnist(_Train):
+class _TrainGenerator(_Train):
+    """What all trainings of generators have in common."""
+
+    start: Path | None = None
+    """Folder of an earlier run whose networks are the first weights, to go on with other settings."""
+    settings: Annotated[WganSettings, Flat] = field(default_factory=WganSettings)
+
+    def _train(self, pictures: Pictures, quality: Callable[[Wgan], dict[str, Any]] | None) -> None:
+        def make(devices: Devices) -> Wgan:
+            task = Wgan(self.settings, pictures, self.seed, devices.device)
+            if self.start is not None:
+                start_from(task, self.start)
+            return task
+
+        measure = None if quality is None else (lambda task: quality(task) if isinstance(task, Wgan) else {})
+        self._run(make, measure)
+
+    def _facts(self, trained: Trained) -> dict[str, Any]:
+        """Also what the earlier run was, as far as its folder tells."""
+        facts = super()._facts(trained)
+        weights = None if self.start is None else self.start / "generator.safetensors"
+        if weights is None or not weights.is_file():
+            return facts
+        before = load_network(weights).facts
+        told = {name: before[name] for name in ("command", "seed", "hours", "training") if name in before}
+        return facts | {"earlier": [*before.get("earlier", []), told]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainMnist(_TrainGenerator):
     """Train a generator of MNIST digits as a Wasserstein GAN with gradient penalty.
 
     The data are looked for in the cache, then fetched. Example:
@@ -119,20 +150,15 @@ class TrainMnist(_Train):
 
     data: Path | None = None
     """Folder with the four IDX files, raw or gzipped, instead of the cache."""
-    settings: Annotated[WganSettings, Flat] = field(default_factory=WganSettings)
 
     def run(self) -> None:
         """Do it."""
-        pictures, test = data.mnist("train", self.data), data.mnist("test", self.data)
-
-        def quality(task: Task) -> dict[str, Any]:
-            return _judged(task, test) if isinstance(task, Wgan) else {}
-
-        self._run(lambda devices: Wgan(self.settings, pictures, self.seed, devices.device), quality)
+        test = data.mnist("test", self.data)
+        self._train(data.mnist("train", self.data), lambda task: _judged(task, test))
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainFashion(_Train):
+class TrainFashion(_TrainGenerator):
     """Train a generator of Fashion-MNIST pictures as a Wasserstein GAN with gradient penalty.
 
     Example:
@@ -141,15 +167,11 @@ class TrainFashion(_Train):
 
     data: Path | None = None
     """Folder with the four IDX files, raw or gzipped, instead of the cache."""
-    settings: Annotated[WganSettings, Flat] = field(default_factory=WganSettings)
 
     def run(self) -> None:
         """Do it."""
-        pictures, test = data.fashion_mnist("train", self.data), data.fashion_mnist("test", self.data)
-        self._run(
-            lambda devices: Wgan(self.settings, pictures, self.seed, devices.device),
-            lambda task: _covered(task, test, 100),
-        )
+        test = data.fashion_mnist("test", self.data)
+        self._train(data.fashion_mnist("train", self.data), lambda task: _covered(task, test, 100))
 
 
 FACES = WganSettings(
@@ -164,7 +186,7 @@ FACES = WganSettings(
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainFolder(_Train):
+class TrainFolder(_TrainGenerator):
     """Train a generator of 64 x 64 pictures on a folder, tar or zip of image files.
 
     Each is cropped to its central square and resized; broken files are counted and skipped. Example:
@@ -198,10 +220,7 @@ class TrainFolder(_Train):
             raise ValueError(f"hold_out must be below the number of pictures, {len(everything)}, got {self.hold_out}")
         kept = len(everything) - self.hold_out
         pictures, test = everything.part(0, kept), everything.part(kept)
-        self._run(
-            lambda devices: Wgan(self.settings, pictures, self.seed, devices.device),
-            (lambda task: _covered(task, test, 50)) if len(test) else None,
-        )
+        self._train(pictures, (lambda task: _covered(task, test, 50)) if len(test) else None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,11 +315,9 @@ def _judged(task: Wgan, test: Pictures) -> dict[str, Any]:
     return figures | {"judged": dataclasses.asdict(judge(task.wrapped(), classifier))}
 
 
-def _covered(task: Task, test: Pictures, count: int) -> dict[str, Any]:
+def _covered(task: Wgan, test: Pictures, count: int) -> dict[str, Any]:
     from genprior.training.quality import cover  # noqa: PLC0415
 
-    if not isinstance(task, Wgan):
-        return {}
     generator = task.wrapped()
     figures, _ = cover(generator, test.batch(torch.arange(min(count, len(test))), generator.device))
     return {"coverage": dataclasses.asdict(figures)}

@@ -9,7 +9,7 @@ from genprior._files import write_text
 from genprior.networks.generators import parameter_count
 from genprior.networks.saved import Saved, load_network
 
-_HIDDEN = {"training", "quality", "command", "data", "data_licence", "law", "signal_range"}
+_HIDDEN = {"training", "quality", "command", "data", "data_licence", "law", "signal_range", "earlier"}
 
 
 def write_card(weights: Path) -> Path:
@@ -38,12 +38,24 @@ def card_text(saved: Saved, weights: Path) -> str:
             f"- **Latent:** normal with deviation {law['scale']:g}, cut to the ball of radius {law['radius']:g}"
         )
     lines += [f"- **{name.replace('_', ' ').capitalize()}:** {value}" for name, value in _rest(facts)]
-    lines += ["", "## Training", "", *_table(facts.get("training", {}))]
+    for number, earlier in enumerate(facts.get("earlier", []), start=1):
+        lines += ["", f"## Training, part {number}", "", *_part(earlier)]
+    lines += [
+        "",
+        "## Training, last part" if facts.get("earlier") else "## Training",
+        "",
+        *_table(facts.get("training", {})),
+    ]
     if facts.get("quality"):
         lines += ["", "## Measured quality", ""]
         for name, figures in facts["quality"].items():
             lines += [f"**{name}**", "", *_table(figures), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _part(earlier: dict[str, Any]) -> list[str]:
+    told = f"`{earlier.get('command', 'unknown')}`, seed {earlier.get('seed')}, {earlier.get('hours')} hours"
+    return [told, "", *_table(earlier.get("training", {}))]
 
 
 def _rest(facts: dict[str, Any]) -> list[tuple[str, Any]]:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -87,6 +89,22 @@ def train(
     return Trained(curve, task.columns, spent + time.monotonic() - started)
 
 
+def start_from(task: Task, folder: Path) -> None:
+    """Take the networks of another run as first weights, for example to go on with other settings."""
+    path = folder / CHECKPOINT if folder.is_dir() else folder
+    if not path.is_file():
+        raise FileNotFoundError(f"start: there is no {path}: give the folder of a run of genprior train")
+    try:
+        tensors = load_file(path)
+    except SafetensorError as problem:
+        raise ValueError(f"start: {path} cannot be read ({problem}): it is truncated or something else") from problem
+    try:
+        _fill_networks(task, tensors)
+    except RuntimeError as problem:
+        reason = " ".join(str(problem).split())
+        raise ValueError(f"start: the networks in {path} do not fit the settings of this run ({reason})") from None
+
+
 def write_curve(path: Path, columns: tuple[str, ...], curve: Tensor) -> None:
     """The losses as CSV, one line per step, empty where there is none."""
     lines = [",".join(("step", *columns))]
@@ -112,13 +130,17 @@ def _resume(task: Task, curve: Tensor, read: tuple[dict[str, Tensor], dict[str, 
     tensors, meta = read
     done = int(meta["step"])
     curve[:done] = tensors["curve"]
-    for name, network in task.networks.items():
-        prefix = f"network.{name}."
-        network.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
+    _fill_networks(task, tensors)
     for name, optimiser in task.optimisers.items():
         prefix = f"optimiser.{name}."
         _restore(optimiser, {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
     return done, float(meta["seconds"])
+
+
+def _fill_networks(task: Task, tensors: dict[str, Tensor]) -> None:
+    for name, network in task.networks.items():
+        prefix = f"network.{name}."
+        network.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
 
 
 def _restore(optimiser: Optimizer, stored: dict[str, Tensor]) -> None:

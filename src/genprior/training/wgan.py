@@ -119,8 +119,8 @@ class Wgan(Task):
         }
 
     def identity(self) -> list[object]:
-        """Settings and data."""
-        return [self.settings, self.pictures.bytes]
+        """Settings, data and first weights."""
+        return [self.settings, self.pictures.bytes, *self.networks.values()]
 
     def step(self, number: int, draw: Draw, devices: Devices) -> dict[str, Tensor]:
         """One step of stage one, or one generator step of stage two with its critic steps."""
