@@ -1,7 +1,10 @@
 """The command line: what it prints, what it writes, how it ends."""
 
+import base64
 import dataclasses
+import io
 import json
+import re
 import subprocess
 import sys
 
@@ -10,12 +13,13 @@ import torch
 from PIL import Image
 
 import genprior
-from genprior import cli
+from genprior import cli, samples
+from genprior.cli.speech import print_json
 from genprior.experiments import overhead
 from genprior.experiments.demo import demo_solvers, run_demo
 from genprior.generators.examples import random_mlp
 
-SMALL = ["--pictures", "2", "--steps", "30", "--restarts", "2"]
+SMALL = ["--pictures", "2", "--time", "0.2"]
 
 
 def ends(words):
@@ -41,39 +45,51 @@ def test_demo_json(tmp_path, capfd):
     document = json.loads(shown.out)  # fails on anything before or after the document
     assert [row["solver"] for row in document["solvers"]] == list(demo_solvers())
     for row in document["solvers"]:
-        assert row["forwards"] >= 31 and row["backwards"] >= 30
-        assert len(row["status"]) == 2
-        assert 0 <= row["median_error"] < 2
-        assert row["seconds"] > 0
-    assert document["picture"] == str(out / "demo.png")
-    with Image.open(document["picture"]) as picture:
-        picture.load()
-        assert picture.format == "PNG"
-        assert min(picture.size) > 300
-    assert [path.name for path in out.iterdir()] == ["demo.png"]
+        assert row["forwards"] == row["iterations"] + 1 and row["backwards"] == row["iterations"] > 0
+        assert row["status"] == ["OUT_OF_TIME"] * 2
+        assert 0 <= row["median_error"] <= row["worst_error"] < 2
+        assert 0.1 < row["seconds"] < 5
+        assert row["plan"]
+    assert document["report"] == str(out / "demo.html")
+    assert [path.name for path in out.iterdir()] == ["demo.html"]
+
+
+def test_demo_report_is_one_page_that_needs_nothing_else(tmp_path):
+    assert ends(["demo", "--out", str(tmp_path), *SMALL, "--truth", "range", "--restarts", "2", "--json"]) == 0
+    text = (tmp_path / "demo.html").read_text(encoding="utf-8")
+    addresses = re.findall(r"(?:src|href)=\"([^\"]{0,30})", text)
+    assert addresses and all(address.startswith(("data:image/png;base64,", "#")) for address in addresses)
+    assert "<svg" in text and "the generator made itself" in text
+    for name in ("original", "A^T y", *demo_solvers()):
+        assert name in text
+    pictures = re.findall(r"data:image/png;base64,([^\"]+)", text)
+    assert len(pictures) == 2 + len(demo_solvers())
+    with Image.open(io.BytesIO(base64.b64decode(pictures[0]))) as picture:
+        assert picture.size == (2 * 28 + 2, 28), "two digits side by side"
 
 
 def test_demo_table(tmp_path, capfd, monkeypatch):
     monkeypatch.setenv("COLUMNS", "140")
     out = tmp_path / "with [brackets] in it"
-    assert ends(["demo", "--out", str(out), "--pictures", "1", "--steps", "3", "--restarts", "1"]) == 0
+    assert ends(["demo", "--out", str(out), *SMALL]) == 0
     shown = capfd.readouterr()
     assert shown.err == ""
     for name in demo_solvers():
         assert name in shown.out
-    assert "1 pictures of 1024 pixels from 102 random measurements" in flat(shown.out)
-    assert "solved: error under 5%" in flat(shown.out)
-    assert f"picture: {out / 'demo.png'}\n" in shown.out, "the path stands whole on its line"
-    assert "plan of the last solver: ExactADMM" in shown.out
+    assert "2 digits of 784 pixels from 392 random measurements each" in flat(shown.out)
+    assert "0.2 s per solver, one start per digit" in flat(shown.out)
+    assert f"report: {out / 'demo.html'}\n" in shown.out, "the path stands whole on its line"
 
 
-def test_demo_is_repeatable():
-    first, second = (run_demo(pictures=1, steps=5, restarts=1, seed=3) for _ in range(2))
-    other = run_demo(pictures=1, steps=5, restarts=1, seed=4)
-    assert torch.equal(first.truth, second.truth)
+def test_demo_truths():
+    real = run_demo(pictures=1, seconds=0.05, seed=3)
+    assert torch.equal(real.truth, samples.digits(1)[0])
+    first, second, other = (run_demo(pictures=1, seconds=0.05, seed=seed, truth="range") for seed in (3, 3, 4))
+    assert torch.equal(first.truth, second.truth) and torch.equal(first.backprojection, second.backprojection)
     assert not torch.equal(first.truth, other.truth)
-    for left, right in zip(first.runs, second.runs, strict=True):
-        assert torch.equal(left.result.z, right.result.z)
+    for run in real.runs:
+        assert torch.equal(run.trace.errors[-1], run.errors), "the curve ends where the result is"
+        assert (run.trace.seconds.diff() >= 0).all() and (run.trace.passes.diff() > 0).all()
 
 
 def test_demo_uses_every_option(tmp_path, monkeypatch):
@@ -84,14 +100,15 @@ def test_demo_uses_every_option(tmp_path, monkeypatch):
         raise ValueError("seen enough")
 
     monkeypatch.setattr("genprior.experiments.demo.run_demo", fake)
-    words = "--pictures 3 --measurements 50 --steps 7 --restarts 5 --seed 9 --device cpu --json"
+    words = "--pictures 3 --measurements 50 --time 7 --restarts 5 --truth range --seed 9 --device cpu --json"
     assert ends(["demo", "--out", str(tmp_path), *words.split()]) == 1
     del given["announce"]
     assert given == {
         "pictures": 3,
         "measurements": 50,
-        "steps": 7,
+        "seconds": 7,
         "restarts": 5,
+        "truth": "range",
         "seed": 9,
         "device": "cpu",
     }
@@ -103,7 +120,8 @@ def test_demo_uses_every_option(tmp_path, monkeypatch):
         (["--pictures", "0"], "pictures must be at least 1, got 0"),
         (["--measurements", "0"], "measurements must be at least 1, got 0"),
         (["--restarts", "0"], "restarts must be at least 1, got 0"),
-        (["--steps", "-1"], "steps must be at least 0, got -1"),
+        (["--time", "0"], "seconds must be a finite number above 0, got 0"),
+        (["--pictures", "301"], "count must be at most 300"),
         (["--seed", "-1"], "seed must be at least 0, got -1"),
         (["--device", "abacus"], "device 'abacus' cannot be used here"),
         (["--device", "cuda:99"], "device 'cuda:99' cannot be used here"),
@@ -251,7 +269,7 @@ def test_version(word, capfd):
 
 
 def test_json_has_no_nan(capfd):
-    cli._print_json({"a": float("nan"), "b": [float("inf"), 1.5, (float("-inf"), "x")]})
+    print_json({"a": float("nan"), "b": [float("inf"), 1.5, (float("-inf"), "x")]})
 
     def refuse(word):
         raise AssertionError(word)

@@ -13,12 +13,12 @@ from contextvars import ContextVar
 from rich.console import Console
 from rich.text import Text
 
-_words: ContextVar[list[str]] = ContextVar("words", default=[])
+_words: ContextVar[tuple[str, ...]] = ContextVar("words", default=())
 
 
 def remember_command(words: list[str]) -> None:
     """Note what was typed, for reports and cards."""
-    _words.set(words)
+    _words.set(tuple(words))
 
 
 def typed_command() -> str:
