@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test lint types check format bench clean
 
-demo: $(STAMP)  ## recover a few pictures; prints a table, writes demo/demo.png
+demo: $(STAMP)  ## recover digits; prints a table, writes demo/demo.html
 	$(BIN)/genprior demo --out demo
 
 test: lint types check  ## everything that must hold
