@@ -102,7 +102,7 @@ def run_demo(
             progress=False,
         )
         errors = _batch.norm(result.signal - digits) / _batch.norm(digits)
-        runs.append(DemoRun(name, result, record.trace(), errors))
+        runs.append(DemoRun(name, result, record.trace(result), errors))
     return Demo(digits, truth, operator.adjoint(y), measurements, seconds, restarts, seed, tuple(runs))
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from genprior import _batch
+from genprior.result import Result
 from genprior.stopping import View
 
 
@@ -38,7 +39,7 @@ class ErrorRecorder:
     >>> record = ErrorRecorder(truth)
     >>> p = gp.Problem(G, loss=gp.SquaredDistance(truth, weight=1.0))
     >>> r = gp.solve(p, gp.Adam(), stop=gp.MaxSteps(20), callbacks=[record])
-    >>> record.trace().errors.shape
+    >>> record.trace(r).errors.shape
     torch.Size([21, 2])
     """
 
@@ -61,9 +62,11 @@ class ErrorRecorder:
             self._error[items[better]] = errors[here][better]
         self._rows.append((view.seconds, view.forwards + view.backwards, self._error.clone(), self._best.clone()))
 
-    def trace(self) -> Trace:
-        """What was recorded, on the CPU."""
-        seconds, passes, errors, objectives = zip(*self._rows, strict=True)
+    def trace(self, result: Result) -> Trace:
+        """What was recorded and, as callbacks do not see the step in which the last item ends, the result; on the CPU."""
+        error = _batch.norm(result.signal - self._truth) / self._size
+        end = (result.seconds, result.forwards + result.backwards, error, result.objective)
+        seconds, passes, errors, objectives = zip(*self._rows, end, strict=True)
         return Trace(
             torch.tensor(seconds), torch.tensor(passes), torch.stack(errors).cpu(), torch.stack(objectives).cpu()
         )

@@ -69,7 +69,7 @@ def write_page(demo: Demo, path: Path) -> None:
     best = min(range(len(demo.runs)), key=lambda i: float(demo.runs[i].errors.median()))
     shown = [("original", demo.truth), ("A^T y", _stretched(demo.backprojection))]
     shown += [(run.name, run.result.signal) for run in demo.runs]
-    plans = page.table(("solver", "plan"), [(run.name, run.result.plan) for run in demo.runs])
+    plans = page.table(("solver", "plan"), [(run.name, run.result.plan) for run in demo.runs], prose=True)
     sections = [
         (
             "Result",

@@ -23,7 +23,8 @@ h1 { font-size: 1.6rem; margin: 0 0 .3rem; } h2 { font-size: 1.15rem; margin: 2r
 p.lead { margin: 0 0 1rem; opacity: .8; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: .35rem .7rem; border-bottom: 1px solid var(--line); }
-th:first-child, td:first-child { text-align: left; } tr.best { background: var(--soft); font-weight: 600; }
+th:first-child, td:first-child, .prose th, .prose td { text-align: left; }
+tr.best { background: var(--soft); font-weight: 600; }
 .wide { overflow-x: auto; } img.pixels { image-rendering: pixelated; display: block; max-width: 100%; height: auto; }
 .plot { background: #fff; border-radius: .4rem; padding: .5rem; } .plot svg { width: 100%; height: auto; display: block; }
 .strip { display: grid; grid-template-columns: 11rem 1fr; gap: .2rem 1rem; align-items: center; }
@@ -48,14 +49,15 @@ def paragraph(text: str) -> str:
     return f"<p>{html.escape(text)}</p>"
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], best: int | None = None) -> str:
-    """A table of texts; the row numbered ``best`` stands out."""
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], best: int | None = None, *, prose: bool = False) -> str:
+    """A table of numbers, or of ``prose``; the row numbered ``best`` stands out."""
     top = "".join(f"<th>{html.escape(name)}</th>" for name in head)
     lines = []
     for number, row in enumerate(rows):
         mark = ' class="best"' if number == best else ""
         lines.append(f"<tr{mark}>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>")
-    return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+    kind = "wide prose" if prose else "wide"
+    return f'<div class="{kind}"><table><thead><tr>{top}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
 
 
 def strips(rows: Sequence[tuple[str, Tensor]], zoom: int = 2) -> str:
