@@ -30,6 +30,15 @@ def ends(words):
         return end.code
 
 
+def options(command):
+    """Names of the options; a group of settings stands for its members."""
+    for field in dataclasses.fields(command):
+        if field.name == "settings":
+            yield from options(field.default_factory())
+        else:
+            yield field.name
+
+
 def flat(text):
     return " ".join(text.split())
 
@@ -224,8 +233,8 @@ def test_help_of_every_command(path, capfd):
     shown = flat(capfd.readouterr().out)
     assert "Example" in shown
     assert " ".join(("genprior", *path)) in shown
-    for field in dataclasses.fields(cli.COMMANDS[path]):
-        assert f"--{field.name}" in shown
+    for name in options(cli.COMMANDS[path]):
+        assert re.search(rf"--{name.replace('_', '-')}\b", shown), name
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import matplotlib
 import torch
 from torch import Tensor
 
@@ -16,7 +15,6 @@ _WINDOW = 50
 
 def draw_losses(trained: Trained, path: Path) -> None:
     """One small plot per loss: every step thin, its running mean thick."""
-    matplotlib.use("Agg", force=False)
     from matplotlib.figure import Figure  # noqa: PLC0415 - slow to import, needed only here
 
     figure = Figure(figsize=(3.2 * len(trained.columns), 2.6), layout="constrained")
