@@ -27,9 +27,13 @@ class EncoderSettings:
     """Sizes and lengths of a training."""
 
     width: int = 32
+    """Channels of the first convolution."""
     batch: int = 64
+    """Pictures per step."""
     steps: int = 3000
+    """Steps."""
     rate: float = 1e-3
+    """Adam's rate; falls linearly in the second half."""
     own_samples: float = 0.5
     """Share of the generator's own samples in a batch; the rest are pictures from the data."""
     latent_weight: float = 0.1

@@ -42,22 +42,33 @@ class WganSettings:
     """Sizes, lengths and weights of a training."""
 
     network: str = "conv-generator"
+    """conv-generator (28 x 28, grey) or residual-generator (64 x 64)."""
     latent: int = 128
+    """Dimension of the latent."""
     width: int = 64
+    """Channels of the generator before its last layer; those below have multiples of it."""
     critic_width: int = 32
+    """Channels of the critic's first layer."""
     encoder_width: int = 32
+    """Channels of the encoder's first layer."""
     batch: int = 64
+    """Pictures per step, over all devices."""
     warm_steps: int = 2000
     """Steps of stage one; 0 leaves it out."""
     steps: int = 8000
     """Generator steps of stage two."""
     critic_steps: int = 3
+    """Critic steps per generator step."""
     rate: float = 2e-4
+    """Adam's rate in stage two; falls linearly in the second half."""
     warm_rate: float = 3e-4
+    """Adam's rate in stage one."""
     variance: float = 0.05
-    """Of the decoder's Gaussian, per pixel."""
+    """Of the decoder's Gaussian, per pixel: the larger, the better the samples of stage one, the worse its fits."""
     anchor: float = 0.01
+    """Weight of stage one's loss in stage two; 0 leaves it out."""
     penalty: float = 10.0
+    """Weight of the gradient penalty."""
     averaging: float = 0.998
     """How much of the averaged weights stays from step to step."""
 
