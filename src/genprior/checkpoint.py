@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from genprior import _validate
@@ -69,7 +69,7 @@ class Checkpoint:
         """Store everything, or leave the old file as it is."""
         plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
         text = {"format": _FORMAT, "meta": json.dumps(meta)}
-        write_atomically(Path(self.path), lambda temporary: save_file(plain, temporary, metadata=text))
+        write_atomically(Path(self.path), lambda temporary: temporary.write_bytes(save(plain, metadata=text)))
         self._last = time.monotonic()
 
     def read(self, run: str) -> tuple[dict[str, Tensor], dict[str, object]] | None:
@@ -89,8 +89,8 @@ class Checkpoint:
         meta: dict[str, object] = json.loads(header["meta"])
         if meta["run"] != run:
             raise ValueError(
-                f"checkpoint {self.path} belongs to another run (problem, generator, data, solver, start, stop rule or "
-                "options differ): repeat that call exactly, give another path, or delete the file"
+                f"checkpoint {self.path} belongs to another run (data, settings, seed, start or options differ): repeat "
+                "that call exactly, give another path, or delete the file"
             )
         return tensors, meta
 

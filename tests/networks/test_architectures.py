@@ -7,7 +7,7 @@ from torch import nn
 import genprior as gp
 from genprior.generators import ConvGenerator, Critic, ResidualGenerator
 from genprior.networks.classifiers import ConvClassifier
-from genprior.networks.critics import Encoder
+from genprior.networks.encoders import Encoder
 from genprior.networks.generators import UpBlock, parameter_count
 from genprior.networks.seeded import seeded
 

@@ -1,7 +1,9 @@
 """Network files: what is read is what was written, and anything else is refused."""
 
-import errno
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from safetensors.torch import load_file, save_file
 import genprior as gp
 from genprior.networks import saved
 from genprior.networks.classifiers import ConvClassifier
-from genprior.networks.critics import Encoder
+from genprior.networks.encoders import Encoder
 from genprior.networks.generators import ConvGenerator, ResidualGenerator
 from genprior.networks.saved import Saved, build, load_network, save_network
 
@@ -102,10 +104,24 @@ def test_what_is_not_ours(tmp_path):
 
 
 def test_the_wrong_role(written):
-    with pytest.raises(ValueError, match="holds a conv-generator, expected a classifier"):
+    with pytest.raises(ValueError, match="holds a conv-generator, not a network of the kind 'classifier'"):
         gp.load_classifier(written)
-    with pytest.raises(ValueError, match="holds a conv-generator, expected a encoder"):
+    with pytest.raises(ValueError, match="not a network of the kind 'encoder'"):
         gp.load_encoder(written)
+
+
+def test_a_folder_of_the_same_name_does_not_hide_the_bundled_network(tmp_path, monkeypatch):
+    (tmp_path / "mnist").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert gp.load_generator("mnist").latent_shape == (128,)
+
+
+def test_more_facts_keep_the_numbers(written):
+    before = load_file(written)
+    saved.add_facts(written, {"quality": 0.5})
+    assert load_network(written).facts["quality"] == 0.5 and load_network(written).facts["law"]["radius"] == 5.0
+    for name, tensor in load_file(written).items():
+        assert torch.equal(tensor, before[name])
 
 
 def test_names_that_do_not_exist():
@@ -119,18 +135,35 @@ def test_names_that_do_not_exist():
         build("encoder", {"depth": 3})
 
 
-def test_a_full_disk_leaves_the_old_file(written, monkeypatch):
+def test_a_full_disk_leaves_the_old_file(written):
+    """A real one: the process may not write files larger than a kilobyte."""
+    script = f"""
+import resource, sys
+from genprior.networks.generators import ConvGenerator
+from genprior.networks.saved import Saved, save_network
+import signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
+try:
+    save_network({str(written)!r}, Saved("conv-generator", {{"latent": 3, "width": 2}}, ConvGenerator(3, 2)))
+except OSError as problem:
+    sys.exit("written: " + str(problem))
+"""
     old = written.read_bytes()
-
-    def full(tensors, path, metadata):
-        path.write_bytes(b"half")
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(saved, "save_file", full)
-    with pytest.raises(OSError, match="No space left"):
-        save_network(written, Saved("conv-generator", {"latent": 3, "width": 2}, ConvGenerator(3, 2)))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1 and "File too large" in done.stderr
     assert written.read_bytes() == old
     assert [path.name for path in written.parent.iterdir()] == [written.name]
+
+
+def test_files_can_be_read_by_others(written):
+    assert written.stat().st_mode & 0o777 == 0o666 & ~_umask()
+
+
+def _umask():
+    now = os.umask(0)
+    os.umask(now)
+    return now
 
 
 def test_nan_and_overflow_are_not_saved(tmp_path):

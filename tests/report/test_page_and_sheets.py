@@ -11,7 +11,6 @@ from PIL import Image
 from genprior.report import page
 from genprior.report.losses import draw_losses, running_mean
 from genprior.report.sheets import contact_sheet, grid
-from genprior.training.loop import Trained
 
 
 def test_grid_places_every_picture():
@@ -63,6 +62,6 @@ def test_running_mean():
 
 
 def test_loss_curves(tmp_path):
-    draw_losses(Trained(torch.rand(30, 2), ("a", "b"), 1.0), tmp_path / "curve.png")
+    draw_losses(("a", "b"), torch.rand(30, 2), tmp_path / "curve.png")
     with Image.open(tmp_path / "curve.png") as image:
         assert image.width > 600

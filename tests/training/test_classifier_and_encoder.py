@@ -16,6 +16,8 @@ from genprior.training.draw import Draw
 from genprior.training.encoder import EncoderSettings, EncoderTask
 from genprior.training.loop import Schedule, train
 from genprior.training.quality import cover, judge
+from genprior.training.task import Devices
+from genprior.training.wgan import Wgan, WganSettings
 
 CPU = torch.device("cpu")
 
@@ -74,6 +76,42 @@ def test_classifier_resumes_exactly_dropout_included(digits, devices, tmp_path):
     state = torch.random.get_rng_state()
     assert torch.equal(run("cut"), run("whole"))
     assert torch.equal(state, torch.random.get_rng_state()), "... nor be touched"
+
+
+def test_a_finished_classifier_is_judged_without_dropout(digits, devices, tmp_path):
+    settings = ClassifierSettings(width=4, hidden=32, batch=50, steps=30, rate=1e-2)
+    first, second = (ClassifierTask(settings, digits, digits, seed=0) for _ in range(2))
+    train(first, tmp_path, seed=0, devices=devices)
+    train(second, tmp_path, seed=0, devices=devices)  # reads the end of the first
+    assert first.accuracy() == second.accuracy()
+
+
+def test_encoder_resumes_exactly(generator, digits, devices, tmp_path):
+    def run(folder, **options):
+        task = EncoderTask(EncoderSettings(width=2, batch=8, steps=8), generator, digits, seed=1)
+        train(task, tmp_path / folder, seed=1, devices=devices, schedule=Schedule(checkpoint_steps=2), **options)
+        return torch.cat([p.detach().flatten() for p in task.network.parameters()])
+
+    with pytest.raises(Halfway):
+        run("cut", show=halfway)
+    assert torch.equal(run("cut"), run("whole"))
+
+
+def test_half_precision(generator, digits, pictures, tmp_path):
+    half = Devices("cpu", precision="bf16-mixed")
+    task = EncoderTask(EncoderSettings(width=2, batch=8, steps=2), generator, digits, seed=0)
+    assert train(task, tmp_path / "encoder", seed=0, devices=half).curve.isfinite().all()
+    small = WganSettings(latent=4, width=2, critic_width=2, encoder_width=2, batch=8, warm_steps=1, steps=1)
+    found = train(Wgan(small, pictures, 0), tmp_path / "wgan", seed=0, devices=half)
+    assert found.curve[-1].isfinite().all()
+    with pytest.raises(ValueError, match="belongs to another run"):
+        train(Wgan(small, pictures, 0), tmp_path / "wgan", seed=0, devices=Devices("cpu"))
+
+
+def test_encoder_start_of_another_width(generator, digits):
+    first = EncoderTask(EncoderSettings(width=4), generator, digits, seed=0)
+    with pytest.raises(ValueError, match=r"start is an encoder of width 4 .*expected width 3.*give --width 4"):
+        EncoderTask(EncoderSettings(width=3), generator, digits, seed=1, start=first.network)
 
 
 def test_classifier_needs_labels(digits):
@@ -147,5 +185,7 @@ def test_quality_of_what_is_known(generator):
             logits[60:, 1] = 0.1
             return logits
 
+    inner, _ = cover(generator, inside, restarts=2, steps=50, radius=0.5)
+    assert inner.latent_norm <= 0.5 + 1e-5 and inner.mean_squared_error > figures.mean_squared_error
     found = judge(generator, Thirds(), samples=200)
     assert found.confident == pytest.approx(0.6) and found.classes == pytest.approx((0.3, 0.4, 0.3))

@@ -339,6 +339,37 @@ def test_images_in_grey_and_limited(packed):
     assert found.part(1).bytes.shape == (1, 1, 4, 4) and found.part(0, 1).labels is None
 
 
+def test_broken_archives(packed):
+    """A truncated archive is a clear error; one bad file in a sound one is skipped."""
+    if packed.is_dir():
+        return
+    content = packed.read_bytes()
+    packed.write_bytes(content[: len(content) // 4])
+    with pytest.raises(ValueError, match=r"damaged or truncated|neither a folder nor a tar or zip"):
+        data.image_files(packed, side=8)
+
+
+def test_one_bad_member_of_a_zip_is_skipped(tmp_path, contents):
+    path = tmp_path / "x.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("a.png", "d.GIF"):
+            archive.writestr(name, contents[0][name])
+    raw = path.read_bytes()
+    place = raw.index(contents[0]["a.png"]) + 40
+    path.write_bytes(raw[:place] + bytes([raw[place] ^ 255]) + raw[place + 1 :])
+    found = data.image_files(path, side=8)
+    assert found.skipped == ("a.png",) and len(found) == 1
+
+
+def test_pictures_are_turned_as_their_camera_says(tmp_path):
+    image = Image.fromarray(np.repeat(np.arange(8, dtype=np.uint8)[None] * 30, 8, axis=0))
+    exif = image.getexif()
+    exif[0x0112] = 3  # upside down
+    image.save(tmp_path / "a.png", exif=exif)
+    row = data.image_files(tmp_path, side=8, channels=1).bytes[0, 0, 0].tolist()
+    assert row == sorted(row, reverse=True)
+
+
 def test_resizing_averages(tmp_path):
     board = np.zeros((64, 64), np.uint8)
     board[::2] = 200

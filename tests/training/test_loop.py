@@ -1,7 +1,6 @@
 """The training loop: exact resume after interruption and kill -9, several processes, full disks."""
 
 import dataclasses
-import errno
 import math
 import os
 import signal
@@ -14,7 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from genprior.training.loop import CHECKPOINT, CURVE, Bar, Schedule, train, write_curve
+from genprior.cli.bar import Bar
+from genprior.training.loop import CHECKPOINT, CURVE, Schedule, train, write_curve
 from genprior.training.wgan import Wgan, WganSettings
 
 SMALL = WganSettings(latent=4, width=2, critic_width=2, encoder_width=2, batch=8, warm_steps=4, steps=5, critic_steps=2)
@@ -85,20 +85,66 @@ def test_damaged_checkpoint(pictures, devices, tmp_path):
         train(Wgan(SMALL, pictures, 0), tmp_path, seed=0, devices=devices)
 
 
-def test_full_disk_while_writing_a_checkpoint(pictures, devices, tmp_path, monkeypatch):
+def test_full_disk_while_writing_a_checkpoint(tmp_path):
+    """A real one: from some step on, the process may not write files larger than a kilobyte."""
+    folder = tmp_path / "run"
+    full = """
+    import resource, signal
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    def show(step, losses):
+        if step == 5:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
+    """
+    path = tmp_path / "full.py"
+    path.write_text(
+        textwrap.dedent(SCRIPT).replace("show = lambda step, losses: time.sleep(pause)", textwrap.dedent(full))
+    )
+    done = subprocess.run(
+        [sys.executable, path, folder, "1", "0"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 1 and "File too large" in done.stderr
+    assert sorted(path.name for path in folder.iterdir()) == sorted([CHECKPOINT, CURVE])
+    assert len(tensors_of(folder)["curve"]) == 4, "the old checkpoint is whole"
+
+
+def test_a_curve_that_was_cut_is_made_whole(pictures, devices, tmp_path):
+    train(Wgan(SMALL, pictures, 0), tmp_path, seed=0, devices=devices)
+    whole = (tmp_path / CURVE).read_text()
+    (tmp_path / CURVE).write_text(whole[:50])
+    train(Wgan(SMALL, pictures, 0), tmp_path, seed=0, devices=devices)
+    assert (tmp_path / CURVE).read_text() == whole
+
+
+def test_a_run_gone_astray_stops_before_it_is_stored(pictures, devices, tmp_path, monkeypatch):
+    task = Wgan(SMALL, pictures, 0)
+    original = task.step
+
+    def astray(number, draw, devices):
+        losses = original(number, draw, devices)
+        return losses | {"penalty": torch.tensor(math.inf)} if number == 6 else losses
+
+    monkeypatch.setattr(task, "step", astray)
+    with pytest.raises(RuntimeError, match=r"step 7: penalty is not finite: lower the rate.*holds the last good state"):
+        train(task, tmp_path, seed=0, devices=devices, schedule=OFTEN)
+    assert len(tensors_of(tmp_path)["curve"]) == 6
+
+
+def test_leftovers_of_a_killed_writer_are_removed(pictures, devices, tmp_path):
+    left = tmp_path / f".{CHECKPOINT}.123-456.part"
+    left.write_bytes(b"half")
+    train(Wgan(SMALL, pictures, 0), tmp_path, seed=0, devices=devices)
+    assert not left.exists()
+
+
+def test_the_residual_generator_resumes_exactly(colours, devices, tmp_path):
+    settings = dataclasses.replace(SMALL, network="residual-generator", batch=4, warm_steps=2, steps=2)
+    whole, cut = Wgan(settings, colours, 0), Wgan(settings, colours, 0)
+    train(whole, tmp_path / "whole", seed=0, devices=devices)
     with pytest.raises(Stop):
-        train(Wgan(SMALL, pictures, 0), tmp_path, seed=0, devices=devices, schedule=OFTEN, show=stopping_at(4))
-    old = (tmp_path / CHECKPOINT).read_bytes()
-
-    def full(tensors, path, metadata):
-        path.write_bytes(b"half")
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("genprior.checkpoint.save_file", full)
-    with pytest.raises(OSError, match="No space left"):
-        train(Wgan(SMALL, pictures, 0), tmp_path, seed=0, devices=devices, schedule=OFTEN)
-    assert (tmp_path / CHECKPOINT).read_bytes() == old
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([CHECKPOINT, CURVE])
+        train(cut, tmp_path / "cut", seed=0, devices=devices, schedule=OFTEN, show=stopping_at(3))
+    resumed = Wgan(settings, colours, 0)
+    train(resumed, tmp_path / "cut", seed=0, devices=devices)
+    assert torch.equal(everything(whole), everything(resumed))
 
 
 def test_sheets_are_written_on_the_way(pictures, devices, tmp_path):
@@ -185,10 +231,45 @@ def test_killed_three_times_it_ends_with_the_same_bits(tmp_path):
     assert (tmp_path / "whole" / CURVE).read_text() == (folder / CURVE).read_text()
 
 
+def test_killed_while_writing_it_goes_on_from_the_checkpoint_before(tmp_path):
+    """The writer stops in the middle of the fourth checkpoint, and is killed there."""
+    folder = tmp_path / "run"
+    slow = """
+    import genprior._files as files, genprior.checkpoint as checkpoint
+    from pathlib import Path
+    def stuck(path, write):
+        def half(temporary):
+            temporary.write_bytes(b"half")
+            Path(str(folder) + ".stuck").touch()
+            time.sleep(600)
+        files.write_atomically(path, half if steps_done["now"] == 4 else write)
+    checkpoint.write_atomically = stuck
+    steps_done = {"now": 0}
+    def show(step, losses):
+        steps_done["now"] = step
+    """
+    path = tmp_path / "slow.py"
+    path.write_text(
+        textwrap.dedent(SCRIPT).replace("show = lambda step, losses: time.sleep(pause)", textwrap.dedent(slow))
+    )
+    process = subprocess.Popen([sys.executable, path, folder, "1", "0"])
+    limit = time.monotonic() + 120
+    while not (tmp_path / "run.stuck").exists() and time.monotonic() < limit:
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert len(tensors_of(folder)["curve"]) == 3
+    expected, found = run_whole(tmp_path, "whole"), run_whole(tmp_path, "run")
+    for name, tensor in expected.items():
+        assert torch.equal(tensor.nan_to_num(-1.0), found[name].nan_to_num(-1.0)), name
+
+
 def test_two_processes_train_what_one_would(tmp_path):
     one, two = run_whole(tmp_path, "one"), run_whole(tmp_path, "two", count=2)
-    for name in ("network.generator.0.weight", "network.critic.0.weight", "network.encoder.trunk.0.weight"):
-        assert torch.allclose(one[name], two[name], atol=2e-4), name
+    assert one.keys() == two.keys()
+    for name in one:
+        if name.startswith("network."):  # in all layouts of memory
+            assert torch.allclose(one[name], two[name], atol=2e-3), name
     first = slice(0, 8)  # later, steps of Adam without momentum turn rounding into whole steps
     assert torch.allclose(one["curve"][first], two["curve"][first], atol=1e-3, equal_nan=True)
     assert torch.allclose(one["curve"], two["curve"], atol=1e-2, equal_nan=True)

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 import genprior as gp
 from genprior import cli, samples
+from genprior.training import quality
 from genprior.training.data import Pictures
 
 WORDS = "--latent 3 --width 2 --critic-width 2 --encoder-width 2 --batch 4 --warm-steps 2 --steps 2"
@@ -26,13 +27,7 @@ def few_digits(monkeypatch):
 
     monkeypatch.setattr("genprior.training.data.mnist", found)
     monkeypatch.setattr("genprior.training.data.fashion_mnist", found)
-    monkeypatch.setattr("genprior.training.quality.cover.__kwdefaults__", {**_cover_defaults(), "steps": 5})
-
-
-def _cover_defaults():
-    from genprior.training.quality import cover
-
-    return cover.__kwdefaults__
+    monkeypatch.setattr(quality.cover, "__kwdefaults__", quality.cover.__kwdefaults__ | {"steps": 5})
 
 
 def run(*words):
@@ -61,7 +56,14 @@ def test_mnist(few_digits, tmp_path, capsys):
     G = gp.load_generator(tmp_path / "run" / "generator.safetensors")
     assert G.latent_shape == (3,)
     card = (tmp_path / "run" / "generator.md").read_text()
-    for words in ("mnist", "CC BY-SA 3.0", "**Seed:** 4", "ball of radius 5.73", "| warm steps | 2 |", "coverage"):
+    for words in (
+        "mnist",
+        "CC BY-SA 3.0",
+        "**Seed:** 4",
+        "TruncatedNormal(radius=5.73",
+        "| warm steps | 2 |",
+        "coverage",
+    ):
         assert words in card
     assert run("mnist", "--out", str(tmp_path / "run"), *TINY, "--json", "--seed", "5") == 1
     assert "belongs to another run" in capsys.readouterr().err

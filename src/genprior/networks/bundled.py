@@ -11,7 +11,7 @@ import torch
 from genprior.generators.contract import Generator
 from genprior.generators.laws import Law, Normal, TruncatedNormal
 from genprior.networks.classifiers import ConvClassifier
-from genprior.networks.critics import Encoder
+from genprior.networks.encoders import Encoder
 from genprior.networks.saved import CLASSIFIERS, ENCODERS, GENERATORS, Saved, load_network
 
 FOLDER = Path(__file__).parent / "weights"
@@ -70,6 +70,16 @@ def bundled_path(name: str, role: str) -> Path:
     return path
 
 
+def has_bundled(name: str, role: str) -> bool:
+    """Whether a network of this name comes with the package."""
+    return (FOLDER / f"{name}-{role}.safetensors").is_file()
+
+
+def find(name: str | Path, role: str) -> Path:
+    """The file of a bundled network, or the path that was given."""
+    return Path(name) if _is_path(name) else bundled_path(str(name), role)
+
+
 def law_from(description: dict[str, float]) -> Law:
     """The law of the latent as a file describes it."""
     if "radius" in description:
@@ -80,8 +90,14 @@ def law_from(description: dict[str, float]) -> Law:
 def _load(name: str | Path, role: str, kinds: Iterable[str], device: torch.device | str) -> Saved:
     if not isinstance(name, str | Path):
         raise TypeError(f"name must be the name of a bundled {role} or a path, got {name!r}")
-    is_path = isinstance(name, Path) or name.endswith(".safetensors") or Path(name).exists()
-    saved = load_network(Path(name) if is_path else bundled_path(str(name), role), device)
+    saved = load_network(find(name, role), device)
     if saved.kind not in kinds:
-        raise ValueError(f"{name} holds a {saved.kind}, expected a {role}: use the loader that fits it")
+        raise ValueError(
+            f"{name} holds a {saved.kind}, not a network of the kind {role!r}: use the loader that fits it"
+        )
     return saved
+
+
+def _is_path(name: str | Path) -> bool:
+    """A plain word is the name of a bundled network, whatever lies in the working folder."""
+    return isinstance(name, Path) or name.endswith(".safetensors") or Path(name).name != name

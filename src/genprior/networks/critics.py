@@ -1,4 +1,4 @@
-"""Critics and encoders: stacks of strided convolutions down to 4 x 4, for pictures of 28 x 28 or 64 x 64."""
+"""Critics: stacks of strided convolutions down to 4 x 4, for pictures of 28 x 28 or 64 x 64."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Critic(nn.Sequential):
     """One number per picture; no normalisation, which the gradient penalty (one per item) does not allow."""
 
     def __init__(self, signal_shape: Sequence[int] = (1, 28, 28), width: int = 64) -> None:
-        super().__init__(*_trunk(signal_shape, width, outputs=1))
+        super().__init__(*halving(signal_shape, width, outputs=1))
 
     def forward(self, x: Tensor) -> Tensor:
         """Pictures ``(B, channels, side, side)`` to ``(B,)``."""
@@ -22,28 +22,7 @@ class Critic(nn.Sequential):
         return value.squeeze(1)
 
 
-class Encoder(nn.Module):
-    """A picture's latent: where to start a search. Gives the mean; ``parameters_of`` gives the whole Gaussian."""
-
-    def __init__(self, signal_shape: Sequence[int] = (1, 28, 28), latent: int = 128, width: int = 32) -> None:
-        super().__init__()
-        _validate.whole("latent", latent)
-        self.signal_shape = _validate.shape("signal_shape", signal_shape)
-        self.latent_shape: tuple[int, ...] = (latent,)
-        self.trunk = nn.Sequential(*_trunk(signal_shape, width, outputs=2 * latent))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Pictures ``(B, channels, side, side)`` to latents ``(B, latent)``."""
-        _validate.batch("x", x, self.signal_shape)
-        return self.gaussian(x)[0]
-
-    def gaussian(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and logarithm of the deviation of the latent, given the picture."""
-        mean, deviation = self.trunk(x).chunk(2, dim=1)
-        return mean, deviation.clamp(-6.0, 2.0)
-
-
-def _trunk(signal_shape: Sequence[int], width: int, outputs: int) -> list[nn.Module]:
+def halving(signal_shape: Sequence[int], width: int, outputs: int) -> list[nn.Module]:
     """Halve the side and double the channels until the side is at most 4, then one fully connected layer."""
     channels, side, across = _validate.shape("signal_shape", signal_shape)
     _validate.whole("width", width)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from genprior._files import write_atomically
 from genprior.networks.classifiers import ConvClassifier
-from genprior.networks.critics import Encoder
+from genprior.networks.encoders import Encoder
 from genprior.networks.generators import ConvGenerator, ResidualGenerator
 
 _FORMAT = "genprior-network-1"
@@ -59,7 +59,13 @@ def save_network(path: str | Path, saved: Saved, dtype: torch.dtype = torch.floa
         raise ValueError(f"{', '.join(broken)} would hold NaN or infinity as {dtype}: the network is not worth saving")
     text = json.dumps({"kind": saved.kind, "settings": saved.settings, "facts": saved.facts}, sort_keys=True)
     header = {"format": _FORMAT, "network": text, "sha256": _digest(rounded, text)}
-    write_atomically(Path(path), lambda temporary: save_file(rounded, temporary, metadata=header))
+    write_atomically(Path(path), lambda temporary: temporary.write_bytes(save(rounded, metadata=header)))
+
+
+def add_facts(path: str | Path, facts: dict[str, Any]) -> None:
+    """Write a network file anew with more facts; its numbers stay as they are."""
+    saved = load_network(path)
+    save_network(path, replace(saved, facts=saved.facts | facts))
 
 
 def load_network(path: str | Path, device: torch.device | str = "cpu") -> Saved:

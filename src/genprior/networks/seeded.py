@@ -1,8 +1,9 @@
-"""Fresh networks from a seed of their own."""
+"""Networks and layers that draw from a seed of their own and leave torch's global generators as they are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -12,8 +13,21 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 def seeded(make: Callable[[], Network], random: torch.Generator) -> Network:
-    """Make a network whose first weights come from ``random``; torch's global generator stays as it is."""
-    seed = int(torch.randint(2**62, (), generator=random))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    """Make a network on the CPU whose first weights come from ``random``."""
+    with own_randomness(random, torch.device("cpu")):
         return make()
+
+
+@contextmanager
+def own_randomness(random: torch.Generator, device: torch.device) -> Iterator[None]:
+    """Inside, what draws from torch's generators of the CPU and of ``device`` draws from a seed taken from ``random``."""
+    seed = int(torch.randint(2**62, (), generator=random))
+    if device.type == "cpu":
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            yield
+        return
+    with torch.random.fork_rng(devices=[device.index or 0], device_type=device.type):
+        torch.default_generator.manual_seed(seed)
+        torch.get_device_module(device).manual_seed(seed)
+        yield

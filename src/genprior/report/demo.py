@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import matplotlib
 import torch
 from rich.table import Table
 
@@ -86,12 +86,11 @@ def write_page(demo: Demo, path: Path) -> None:
 
 def draw_curves(demo: Demo) -> Figure:
     """Median error of the best iterate against seconds and against passes through G."""
-    matplotlib.use("Agg", force=False)
     from matplotlib.figure import Figure  # noqa: PLC0415 - slow to import, needed only here
 
     figure = Figure(figsize=(10.5, 4), layout="constrained")
     by_time, by_passes = figure.subplots(1, 2, sharey=True)
-    for run, style in zip(demo.runs, _STYLES, strict=False):
+    for run, style in zip(demo.runs, itertools.cycle(_STYLES), strict=False):
         middle = run.trace.errors.median(dim=1).values
         by_time.plot(run.trace.seconds.numpy(), middle.numpy(), linestyle=style, label=run.name)
         by_passes.plot(run.trace.passes.numpy(), middle.numpy(), linestyle=style, label=run.name)

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from genprior._files import write_atomically
-from genprior.training.loop import Trained
 
 _WINDOW = 50
 
 
-def draw_losses(trained: Trained, path: Path) -> None:
+def draw_losses(columns: Sequence[str], curve: Tensor, path: Path) -> None:
     """One small plot per loss: every step thin, its running mean thick."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - slow to import, needed only here
 
-    figure = Figure(figsize=(3.2 * len(trained.columns), 2.6), layout="constrained")
-    axes = figure.subplots(1, len(trained.columns), squeeze=False)[0]
-    for place, name, values in zip(axes, trained.columns, trained.curve.T, strict=True):
+    figure = Figure(figsize=(3.2 * len(columns), 2.6), layout="constrained")
+    axes = figure.subplots(1, len(columns), squeeze=False)[0]
+    for place, name, values in zip(axes, columns, curve.T, strict=True):
         steps = torch.arange(1, len(values) + 1)
         place.plot(steps.numpy(), values.numpy(), linewidth=0.4, alpha=0.5)
         place.plot(steps.numpy(), running_mean(values, _WINDOW).numpy(), linewidth=1.4)

@@ -6,10 +6,21 @@ from pathlib import Path
 from typing import Any
 
 from genprior._files import write_text
+from genprior.networks.bundled import law_from
 from genprior.networks.generators import parameter_count
 from genprior.networks.saved import Saved, load_network
 
-_HIDDEN = {"training", "quality", "command", "data", "data_licence", "law", "signal_range", "earlier"}
+_HIDDEN = {
+    "training",
+    "quality",
+    "command",
+    "data",
+    "data_licence",
+    "law",
+    "signal_range",
+    "earlier",
+    "weights_licence",
+}
 
 
 def write_card(weights: Path) -> Path:
@@ -30,13 +41,11 @@ def card_text(saved: Saved, weights: Path) -> str:
         "",
         f"- **Data:** {facts.get('data', 'unknown')}",
         f"- **Licence of the data:** {facts.get('data_licence') or 'unknown'}",
+        f"- **Licence of the weights:** {facts.get('weights_licence') or 'up to you, within that of the data'}",
         f"- **Command:** `{facts.get('command', 'unknown')}`",
     ]
     if "law" in facts:
-        law = facts["law"]
-        lines.append(
-            f"- **Latent:** normal with deviation {law['scale']:g}, cut to the ball of radius {law['radius']:g}"
-        )
+        lines.append(f"- **Latent:** {law_from(facts['law'])}")
     lines += [f"- **{name.replace('_', ' ').capitalize()}:** {value}" for name, value in _rest(facts)]
     for number, earlier in enumerate(facts.get("earlier", []), start=1):
         lines += ["", f"## Training, part {number}", "", *_part(earlier)]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from genprior import _batch, _validate
 from genprior.networks.classifiers import ConvClassifier
 from genprior.networks.saved import Saved, save_network
-from genprior.networks.seeded import seeded
+from genprior.networks.seeded import own_randomness, seeded
 from genprior.training.data import Pictures
 from genprior.training.draw import Draw
 from genprior.training.task import Devices, Task, set_rate
@@ -68,6 +68,7 @@ class ClassifierTask(Task):
             "hidden": settings.hidden,
         }
         self.network = seeded(lambda: ConvClassifier(**self._shape), _validate.seed(seed)).to(device)
+        self.network.eval()
         self.networks = {"classifier": self.network}
         self.optimisers = {
             "classifier": torch.optim.AdamW(self.network.parameters(), weight_decay=settings.decay, fused=True)
@@ -83,8 +84,7 @@ class ClassifierTask(Task):
         place = draw.index(self.batch, len(self.pictures))
         labels = self._labels[place].to(draw.device)
         self.network.train()
-        with devices.fabric.autocast(), torch.random.fork_rng(devices=_forked(draw.device)):
-            torch.manual_seed(int(torch.randint(2**62, (), generator=draw.random)) + draw.rank)  # for dropout
+        with devices.fabric.autocast(), own_randomness(draw.random, draw.device):  # dropout draws
             logits = self.network(self.pictures.batch(place, draw.device))
             loss = nn.functional.cross_entropy(logits, labels)
         devices.update(loss, self.optimisers.values())
@@ -111,11 +111,6 @@ class ClassifierTask(Task):
         path = folder / "classifier.safetensors"
         save_network(path, Saved("conv-classifier", self._shape, self.network, facts))
         return [path]
-
-
-def _forked(device: torch.device) -> list[torch.device]:
-    """The devices whose own random state must survive; the CPU's always does."""
-    return [device] if device.type == "cuda" else []
 
 
 def _up_and_down(share: float, peak: float = 0.3) -> float:

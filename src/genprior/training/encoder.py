@@ -12,7 +12,7 @@ from torch import Tensor
 
 from genprior import _batch, _validate
 from genprior.generators.contract import Generator
-from genprior.networks.critics import Encoder
+from genprior.networks.encoders import Encoder
 from genprior.networks.saved import Saved, save_network
 from genprior.networks.seeded import seeded
 from genprior.operators import Operator
@@ -64,6 +64,7 @@ class EncoderTask(Task):
         seed: int,
         operator: Operator | None = None,
         start: Encoder | None = None,
+        facts: dict[str, Any] | None = None,
     ) -> None:
         if pictures is None and settings.own_samples < 1:
             raise ValueError("own_samples must be 1 where no pictures are given")
@@ -73,15 +74,27 @@ class EncoderTask(Task):
             )
         self.settings, self.generator, self.pictures, self.operator = settings, generator, pictures, operator
         self.steps, self.batch = settings.steps, settings.batch
+        self._more = facts or {}
         (latent,) = generator.latent_shape
         self._shape = {"signal_shape": list(generator.signal_shape), "latent": latent, "width": settings.width}
         shape = generator.signal_shape
         self.network = seeded(lambda: Encoder(shape, latent, settings.width), _validate.seed(seed))
         if start is not None:
-            self.network.load_state_dict(start.state_dict())
+            self._start_from(start)
         self.network.to(generator.device)
         self.networks = {"encoder": self.network}
         self.optimisers = {"encoder": torch.optim.Adam(self.network.parameters(), fused=True)}
+
+    def _start_from(self, start: Encoder) -> None:
+        try:
+            self.network.load_state_dict(start.state_dict())
+        except RuntimeError:
+            width = start.trunk[0].out_channels
+            raise ValueError(
+                f"start is an encoder of width {width} from pictures {start.signal_shape} to latents "
+                f"{start.latent_shape}, expected width {self.settings.width}, {self.generator.signal_shape} and "
+                f"{self.generator.latent_shape}: give --width {width}, or another start"
+            ) from None
 
     def identity(self) -> list[object]:
         """Settings, data, generator, operator and the first weights."""
@@ -92,9 +105,11 @@ class EncoderTask(Task):
         """One batch of samples and pictures."""
         set_rate(self.optimisers["encoder"], self.settings.rate * ramp_down(number, self.steps))
         z, real = self._batch(draw)
+        seen = self.seen(real)
         with devices.fabric.autocast():
-            found = self.network(self.seen(real))
-            pixels = (self.generator(found) - real).square().mean() / real.var().clamp_min(1e-6)
+            found = self.network(seen)
+        found = found.float()
+        pixels = (self.generator(found) - real).square().mean() / real.var().clamp_min(1e-6)
         latents = (found[: len(z)] - z).square().mean() if len(z) else pixels.new_zeros(())
         devices.update(pixels + self.settings.latent_weight * latents, self.optimisers.values())
         return {"signal_error": (pixels * real.var()), "latent_error": latents}
@@ -132,6 +147,7 @@ class EncoderTask(Task):
         facts = facts | {
             "data": "own samples" if self.pictures is None else self.pictures.name,
             "data_licence": "" if self.pictures is None else self.pictures.licence,
+            **self._more,
             "training": dataclasses.asdict(self.settings),
             "sees": "the picture" if self.operator is None else f"A^T y for {self.operator!r}",
         }

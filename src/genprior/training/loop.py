@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -57,9 +56,10 @@ def train(
     seed: int,
     devices: Devices,
     schedule: Schedule | None = None,
+    start: Path | None = None,
     show: Callable[[int, dict[str, float]], object] = lambda step, losses: None,
 ) -> Trained:
-    """Run a task to its end in ``folder``, from its checkpoint if there is one.
+    """Run a task to its end in ``folder``, from its checkpoint if there is one, else from the networks of another run.
 
     Killed at any moment and called again in the same way, it goes on where the last checkpoint was written and ends with
     the same bits (on the CPU with the same number of threads).
@@ -68,15 +68,22 @@ def train(
     if task.batch % devices.world:
         raise ValueError(f"batch must be divisible by the number of devices, got {task.batch} and {devices.world}")
     folder.mkdir(parents=True, exist_ok=True)
+    if devices.rank == 0:
+        for stale in folder.glob(f".{CHECKPOINT}.*.part"):  # of a run that was killed while writing
+            stale.unlink(missing_ok=True)
     file = Checkpoint(folder / CHECKPOINT, schedule.checkpoint_seconds, schedule.checkpoint_steps)
-    run = fingerprint(seed, *task.identity())
+    run = fingerprint(seed, devices.precision, start is not None, *task.identity())
     curve = torch.full((task.steps, len(task.columns)), math.nan)
-    done, spent = _resume(task, curve, file.read(run))
+    read = file.read(run)
+    if read is None and start is not None:
+        start_from(task, start)
+    done, spent = _resume(task, curve, read)
     started = time.monotonic()
     for step in range(done, task.steps):
         losses = task.step(step, Draw.at(seed, step, devices.device, devices.rank, devices.world), devices)
         row = torch.stack([losses.get(name, torch.tensor(math.nan)).detach().float().cpu() for name in task.columns])
         curve[step] = devices.average(row)
+        _check_finite(step, task.columns, losses, curve[step], file)
         if devices.rank:
             continue
         show(step + 1, dict(zip(task.columns, curve[step].tolist(), strict=True)))
@@ -86,7 +93,23 @@ def train(
             write_curve(folder / CURVE, task.columns, curve[: step + 1])
         if (step + 1) % schedule.sheet_steps == 0:
             task.picture(folder, "samples")
+    if devices.rank == 0:
+        write_curve(folder / CURVE, task.columns, curve)
     return Trained(curve, task.columns, spent + time.monotonic() - started)
+
+
+def _check_finite(
+    step: int, columns: tuple[str, ...], losses: dict[str, Tensor], row: Tensor, file: Checkpoint
+) -> None:
+    """Stop before a checkpoint is overwritten by a run that has gone astray."""
+    broken = [
+        name for name, value in zip(columns, row.tolist(), strict=True) if name in losses and not math.isfinite(value)
+    ]
+    if broken:
+        raise RuntimeError(
+            f"step {step + 1}: {', '.join(broken)} is not finite: lower the rate, or give another seed and folder; "
+            f"{file.path} holds the last good state"
+        )
 
 
 def start_from(task: Task, folder: Path) -> None:
@@ -149,42 +172,6 @@ def _restore(optimiser: Optimizer, stored: dict[str, Tensor]) -> None:
     for key, value in stored.items():
         number, _, name = key.partition(".")
         parameter = parameters[int(number)]
-        like = torch.empty_like(parameter) if value.shape == parameter.shape else torch.empty_like(value)
+        layout = parameter if value.shape == parameter.shape else value
+        like = torch.empty_like(layout, dtype=value.dtype, device=parameter.device)
         optimiser.state[parameter][name] = like.copy_(value)
-
-
-class Bar:
-    """A progress bar with the losses, on a terminal; on anything else a line now and then, or nothing."""
-
-    def __init__(self, total: int, *, quiet: bool = False, every: float = 60.0) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn  # noqa: PLC0415
-
-        self._total, self._quiet, self._every, self._last = total, quiet, every, time.monotonic()
-        from rich.console import Console  # noqa: PLC0415
-
-        console = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("training {task.completed}/{task.total}"),
-            BarColumn(),
-            TextColumn("{task.fields[note]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            disable=quiet or not console.is_terminal,
-        )
-        self._task = self._bar.add_task("training", total=total, note="")
-
-    def __enter__(self) -> Bar:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def __call__(self, step: int, losses: dict[str, float]) -> None:
-        """Show a step."""
-        note = ", ".join(f"{name} {value:.4g}" for name, value in losses.items() if not math.isnan(value))
-        self._bar.update(self._task, completed=step, note=note)
-        if self._bar.disable and not self._quiet and time.monotonic() - self._last > self._every:
-            self._last = time.monotonic()
-            sys.stderr.write(f"step {step}/{self._total}: {note}\n")

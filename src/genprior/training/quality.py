@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from genprior import _batch
 from genprior.generators.contract import Generator
+from genprior.generators.laws import TruncatedNormal
 from genprior.losses import SquaredDistance
 from genprior.problem import Problem
 from genprior.solve import solve
 from genprior.solvers import Adam
 from genprior.stopping import MaxSteps
+from genprior.terms import Ball
 
 
 @dataclass(frozen=True)
@@ -62,14 +65,29 @@ def cover(
     steps: int = 1000,
     seed: int = 0,
     z0: Tensor | None = None,
+    radius: float | None = None,
 ) -> tuple[Coverage, Tensor]:
-    """Fit ``min_z |G(z) - x|^2`` to each picture from several starts; figures and the fits themselves."""
-    problem = Problem(generator, loss=SquaredDistance(pictures, weight=1.0))
-    result = solve(
-        problem, Adam(), stop=MaxSteps(steps), restarts=restarts, seed=seed, z0=z0, batch_size=64, progress=False
-    )
+    """Fit ``min_z |G(z) - x|^2`` to each picture from several starts; figures and the fits themselves.
+
+    With a ``radius``, latents stay in that ball: the domain in which a generator with a truncated law was trained.
+    """
+    on_latent = None if radius is None else Ball(radius)
+    problem = Problem(generator, loss=SquaredDistance(pictures, weight=1.0), on_latent=on_latent)
+    stop = MaxSteps(steps)
+    result = solve(problem, Adam(), stop=stop, restarts=restarts, seed=seed, z0=z0, batch_size=64, progress=False)
     errors = _batch.square(result.signal - pictures) / pictures[0].numel()
     figures = Coverage(
         len(pictures), restarts, steps, float(errors.mean()), float(errors.max()), float(_batch.norm(result.z).mean())
     )
     return figures, result.signal
+
+
+def measure(generator: Generator, pictures: Tensor, classifier: nn.Module | None = None) -> dict[str, Any]:
+    """All figures of a generator, as plain numbers: coverage, in the ball of its law too, and the classifier's opinion."""
+    figures = {"coverage": asdict(cover(generator, pictures)[0])}
+    if isinstance(generator.law, TruncatedNormal):
+        inside = cover(generator, pictures, radius=generator.law.radius)[0]
+        figures["coverage within the ball"] = asdict(inside) | {"radius": generator.law.radius}
+    if classifier is not None:
+        figures["judged by the classifier"] = asdict(judge(generator, classifier))
+    return figures

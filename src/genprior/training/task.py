@@ -47,7 +47,12 @@ class Devices:
         from lightning_fabric import Fabric  # noqa: PLC0415 - only the extra `train` has it
 
         accelerator, _, number = device.partition(":")
-        chosen: int | list[int] = [int(number)] if number else count
+        if number and count > 1:
+            raise ValueError(
+                f"devices must be 1 for the one device {device!r}, got {count}: give --device {accelerator}"
+            )
+        chosen: int | list[int] = [int(number)] if number and accelerator != "cpu" else count
+        self.precision = precision
         self.fabric: Any = Fabric(accelerator=accelerator, devices=chosen, precision=precision)  # type: ignore[arg-type]
         self.fabric.launch()
 
@@ -79,11 +84,17 @@ class Devices:
             parameter.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
         if self.world > 1:
-            for parameter in parameters:
-                if parameter.grad is not None:
-                    parameter.grad = self.fabric.all_reduce(parameter.grad, reduce_op="mean")
+            self._average_gradients([parameter.grad for parameter in parameters if parameter.grad is not None])
         for optimiser in optimisers:
             optimiser.step()
+
+    def _average_gradients(self, gradients: list[Tensor]) -> None:
+        """One message for all of them."""
+        mean = self.fabric.all_reduce(torch.cat([gradient.flatten() for gradient in gradients]), reduce_op="mean")
+        start = 0
+        for gradient in gradients:
+            gradient.copy_(mean[start : start + gradient.numel()].view(gradient.shape))
+            start += gradient.numel()
 
     def average(self, values: Tensor) -> Tensor:
         """The mean over all processes."""

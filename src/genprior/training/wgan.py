@@ -26,7 +26,8 @@ from torch import Tensor, nn
 from genprior import _batch, _validate
 from genprior.generators.contract import Generator
 from genprior.generators.laws import TruncatedNormal
-from genprior.networks.critics import Critic, Encoder
+from genprior.networks.critics import Critic
+from genprior.networks.encoders import Encoder
 from genprior.networks.saved import GENERATORS, Saved, build, save_network
 from genprior.networks.seeded import Network, seeded
 from genprior.report.sheets import contact_sheet
@@ -34,7 +35,7 @@ from genprior.training.data import Pictures
 from genprior.training.draw import Draw
 from genprior.training.task import Devices, Task, ramp_down, set_rate
 
-_FIRST_CRITIC_STEPS = 10  # the critic learns ahead in the first steps of its stage: it starts from nothing
+_AHEAD, _AHEAD_FOR = 10, 10  # ten times as many critic steps for ten steps: the critic starts from nothing
 
 
 @dataclass(frozen=True)
@@ -130,8 +131,8 @@ class Wgan(Task):
         }
 
     def identity(self) -> list[object]:
-        """Settings, data and first weights."""
-        return [self.settings, self.pictures.bytes, *self.networks.values()]
+        """Settings and data."""
+        return [self.settings, self.pictures.bytes]
 
     def step(self, number: int, draw: Draw, devices: Devices) -> dict[str, Tensor]:
         """One step of stage one, or one generator step of stage two with its critic steps."""
@@ -154,13 +155,13 @@ class Wgan(Task):
         share = ramp_down(inside, settings.steps)
         for name in ("critic", "generator", "encoder"):
             set_rate(self.optimisers[name], settings.rate * share)
-        ahead = 10 if inside < _FIRST_CRITIC_STEPS else 1
+        ahead = _AHEAD if inside < _AHEAD_FOR else 1
         for _ in range(ahead * settings.critic_steps):
             distance, penalty = self._critic_step(draw, devices)
         self.critic.requires_grad_(False)
         z = draw.latent(self.law, settings.batch, self.generator.latent_shape)
         with devices.fabric.autocast():
-            loss = -self.critic(self.generator(z)).mean()
+            loss = -self.critic(self.generator(z)).float().mean()
         losses = {"distance": distance, "penalty": penalty, "generator": loss}
         trained = [self.optimisers["generator"]]
         if settings.anchor:
@@ -177,7 +178,7 @@ class Wgan(Task):
         with devices.fabric.autocast():
             with torch.no_grad():
                 fake = self.generator(z)
-            on_real, on_fake = self.critic(torch.cat([real, fake])).chunk(2)
+            on_real, on_fake = self.critic(torch.cat([real, fake])).float().chunk(2)
             distance = on_real.mean() - on_fake.mean()
             penalty = gradient_penalty(self.critic, real, fake, draw.uniform(self.settings.batch))
             loss = self.settings.penalty * penalty - distance
@@ -189,7 +190,7 @@ class Wgan(Task):
         real = self._real(draw)
         noise = draw.normal(self.settings.batch, self.generator.latent_shape)
         with devices.fabric.autocast():
-            mean, deviation = self.encoder.gaussian(real)
+            mean, deviation = (part.float() for part in self.encoder.gaussian(real))
             error = (self.generator(mean + deviation.exp() * noise) - real).square().flatten(1).sum(1).mean()
         divergence = 0.5 * (mean.square() + (2 * deviation).exp() - 1 - 2 * deviation).sum(1).mean()
         return error / (2 * self.settings.variance) + divergence, error / real[0].numel(), divergence
@@ -227,14 +228,15 @@ class Wgan(Task):
         settings = self.settings.network_settings(self.pictures)
         files = [folder / "generator.safetensors"]
         save_network(files[0], Saved(self.settings.network, settings, self.average, facts))
-        if self.settings.warm_steps or self.settings.anchor:
+        if self.settings.anchor or not self.settings.steps:  # else it belongs to another generator than this one
             encoder = {
                 "signal_shape": list(self.pictures.signal_shape),
                 "latent": self.settings.latent,
                 "width": self.settings.encoder_width,
             }
             files.append(folder / "encoder.safetensors")
-            save_network(files[1], Saved("encoder", encoder, self.encoder, facts))
+            own = {name: value for name, value in facts.items() if name != "quality"}  # that is the generator's
+            save_network(files[1], Saved("encoder", encoder, self.encoder, own))
         return files
 
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import io
+import lzma
+import struct
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from genprior import _validate
@@ -20,6 +24,8 @@ from genprior.training.data.pictures import Pictures
 
 _ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"}
 _AHEAD = 256
+_DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError)
+_BROKEN = (UnidentifiedImageError, OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, zlib.error)
 
 
 def image_files(
@@ -38,6 +44,8 @@ def image_files(
     _validate.whole("side", side)
     if channels not in {1, 3}:
         raise ValueError(f"channels must be 1 (grey) or 3 (colour), got {channels!r}")
+    if limit is not None:
+        _validate.whole("limit", limit)
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"there is no folder or archive {path}")
@@ -64,20 +72,42 @@ def _contents(path: Path, limit: int | None) -> Iterator[tuple[str, bytes]]:
     if path.is_dir():
         names = [str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()]
         for name in _wanted(names, limit):
-            yield name, (path / name).read_bytes()
-    elif zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as zipped:
-            for name in _wanted(zipped.namelist(), limit):
-                yield name, zipped.read(name)
-    elif path.is_file() and tarfile.is_tarfile(path):
-        with tarfile.open(path) as archive:
-            wanted = set(_wanted(archive.getnames(), limit))
-            for member in archive.getmembers():  # in their own order: going back in a packed archive is slow
-                file = archive.extractfile(member) if member.name in wanted else None
-                if file is not None:
-                    yield member.name, file.read()
-    else:
-        raise ValueError(f"{path} is neither a folder nor a tar or zip file of images (or it is truncated)")
+            yield name, _read(partial((path / name).read_bytes))
+        return
+    try:
+        if zipfile.is_zipfile(path):
+            yield from _zipped(path, limit)
+        elif path.is_file() and tarfile.is_tarfile(path):
+            yield from _tarred(path, limit)
+        else:
+            raise ValueError(f"{path} is neither a folder nor a tar or zip file of images (or it is truncated)")
+    except _DAMAGED as problem:
+        raise ValueError(
+            f"{path} is damaged or truncated ({problem}): get the file again, or unpack what is left"
+        ) from problem
+
+
+def _zipped(path: Path, limit: int | None) -> Iterator[tuple[str, bytes]]:
+    with zipfile.ZipFile(path) as archive:
+        for name in _wanted(archive.namelist(), limit):
+            yield name, _read(partial(archive.read, name))
+
+
+def _tarred(path: Path, limit: int | None) -> Iterator[tuple[str, bytes]]:
+    with tarfile.open(path) as archive:
+        wanted = set(_wanted(archive.getnames(), limit))
+        for member in archive.getmembers():  # in their own order: going back in a packed archive is slow
+            file = archive.extractfile(member) if member.name in wanted else None
+            if file is not None:
+                yield member.name, file.read()
+
+
+def _read(read: Callable[[], bytes]) -> bytes:
+    """The content, or nothing, which is no picture, where one file of many cannot be read."""
+    try:
+        return read()
+    except (OSError, *_DAMAGED):
+        return b""
 
 
 def _wanted(names: Iterable[str], limit: int | None) -> list[str]:
@@ -93,8 +123,8 @@ def _decoded(name: str, content: bytes, *, side: int, channels: int) -> tuple[st
     """The picture's bytes ``(channels, side, side)``, or None if it cannot be read."""
     try:
         with Image.open(io.BytesIO(content)) as image:
-            plain = image.convert("RGB" if channels == 3 else "L")
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+            plain = ImageOps.exif_transpose(image).convert("RGB" if channels == 3 else "L")
+    except (*_BROKEN, Image.DecompressionBombError):
         return name, None
     short = min(plain.size)
     left, top = (plain.width - short) // 2, (plain.height - short) // 2

@@ -1,0 +1,138 @@
+"""What all ``genprior train ...`` commands do alike."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+import tyro
+from rich.console import Console
+from rich.text import Text
+
+from genprior import _validate
+from genprior.cli.bar import Bar
+from genprior.cli.speech import check_device, print_json, status, typed_command
+from genprior.generators import Generator
+from genprior.networks.bundled import load_generator
+from genprior.networks.saved import add_facts, load_network
+from genprior.report.losses import draw_losses
+from genprior.training.card import write_card
+from genprior.training.data import Pictures
+from genprior.training.loop import Schedule, Trained, train
+from genprior.training.task import Devices, Task
+from genprior.training.wgan import Wgan, WganSettings
+
+Measure = Callable[[Generator], dict[str, Any]]
+Flat = tyro.conf.arg(name="")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Options of every training, and its course."""
+
+    out: Path
+    """Folder for checkpoint, loss curve, samples, weights and card. Give the same folder again to go on."""
+    seed: int = 0
+    """Seed of first weights, batches and latents."""
+    device: str = "cpu"
+    """Device for torch: cpu, cuda, cuda:1, mps."""
+    devices: int = 1
+    """Number of devices; each takes a share of the batch."""
+    precision: Literal["32-true", "bf16-mixed"] = "32-true"
+    """Of the passes; bf16-mixed pays on hardware that has it."""
+    threads: int | None = None
+    """Threads for torch; its own choice by default."""
+    checkpoint_seconds: float = 60.0
+    """Time between two checkpoints."""
+    checkpoint_steps: int | None = None
+    """Steps between two checkpoints, instead of seconds."""
+    sheet_steps: int = 500
+    """Steps between two sheets of samples."""
+    json: bool = False
+    """Print one JSON document instead of text."""
+
+    def prepare(self) -> Devices:
+        """Find out now, not after hours, what cannot work."""
+        check_device(self.device)
+        _validate.whole("devices", self.devices)
+        _check_writable(self.out)
+        if self.threads is not None:
+            torch.set_num_threads(_validate.whole("threads", self.threads))
+        try:
+            return Devices(self.device, self.devices, self.precision)
+        except ModuleNotFoundError as problem:
+            raise RuntimeError(f"training needs the extra 'train' ({problem}): pip install 'genprior[train]'") from None
+
+    def course(
+        self, task: Task, devices: Devices, *, start: Path | None = None, measure: Measure | None = None
+    ) -> None:
+        """Train, save, then measure, so that no figure stands between hours of training and their weights."""
+        schedule = Schedule(self.checkpoint_seconds, self.checkpoint_steps, self.sheet_steps)
+        with Bar(task.steps, quiet=self.json or devices.rank > 0) as bar:
+            trained = train(task, self.out, seed=self.seed, devices=devices, schedule=schedule, start=start, show=bar)
+        if devices.rank:
+            return
+        facts = self.facts(trained)
+        task.picture(self.out, "samples")
+        draw_losses(trained.columns, trained.curve, self.out / "curve.png")
+        files = task.finish(self.out, facts)
+        if measure is not None:
+            with status(not self.json) as announce:
+                announce("measuring the quality of the generator")
+                facts["quality"] = measure(load_generator(files[0], device=devices.device))
+            add_facts(files[0], {"quality": facts["quality"]})
+        self._tell(files + [write_card(path) for path in files], facts)
+
+    def facts(self, trained: Trained) -> dict[str, Any]:
+        """What the card says of the run."""
+        return {
+            "command": typed_command(),
+            "seed": self.seed,
+            "hours": round(trained.seconds / 3600, 2),
+            "device": self.device,
+            "precision": self.precision,
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+        }
+
+    def _tell(self, files: list[Path], facts: dict[str, Any]) -> None:
+        if self.json:
+            print_json({"files": [str(path) for path in files], **facts})
+            return
+        for path in files:
+            Console().print(Text.assemble(("wrote ", "bold"), str(path)), soft_wrap=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratorTraining(Training):
+    """Options of every training of a generator."""
+
+    start: Path | None = None
+    """Folder of an earlier run whose networks are the first weights, to go on with other settings."""
+    settings: Annotated[WganSettings, Flat] = field(default_factory=WganSettings)
+
+    def train(self, devices: Devices, pictures: Pictures, measure: Measure | None) -> None:
+        """Train on pictures."""
+        task = Wgan(self.settings, pictures, self.seed, devices.device)
+        self.course(task, devices, start=self.start, measure=measure)
+
+    def facts(self, trained: Trained) -> dict[str, Any]:
+        """Also what the earlier run was, as far as its folder tells."""
+        facts = super().facts(trained)
+        weights = None if self.start is None else self.start / "generator.safetensors"
+        if weights is None or not weights.is_file():
+            return facts
+        before = load_network(weights).facts
+        told = {name: before[name] for name in ("command", "seed", "hours", "training") if name in before}
+        return facts | {"earlier": [*before.get("earlier", []), told]}
+
+
+def _check_writable(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    probe = folder / f".writable-{os.getpid()}"
+    probe.write_bytes(b"")
+    probe.unlink(missing_ok=True)
