@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from genprior.cli.bench import Overhead
+from genprior.cli.bench import BenchTraining, Overhead
 from genprior.cli.demo import Demo
 from genprior.cli.speech import remember_command, say_error
 from genprior.cli.train import TrainCeleba, TrainClassifier, TrainEncoder, TrainFashion, TrainFolder, TrainMnist
@@ -34,6 +34,7 @@ COMMANDS: dict[tuple[str, ...], type[Command]] = {
     ("train", "classifier"): TrainClassifier,
     ("train", "encoder"): TrainEncoder,
     ("bench", "overhead"): Overhead,
+    ("bench", "training"): BenchTraining,
 }
 
 

@@ -61,3 +61,40 @@ class Overhead:
                 f"{case.passes[0]:g} + {case.passes[1]:g}",
             )
         Console().print(table)
+
+
+@dataclass(frozen=True)
+class BenchTraining:
+    """Time a step of the MNIST training, from the plainest way to the default one, one change at a time.
+
+    Interleaved, medians. Example:
+
+        genprior bench training
+    """
+
+    repeats: int = 7
+    """Interleaved repeats."""
+    width: int = 64
+    """Width of the generator."""
+    threads: int | None = None
+    """Threads of all variants but the first, which has one; torch's own choice by default."""
+    json: bool = False
+    """Print one JSON document instead of the table."""
+
+    def run(self) -> None:
+        """Do it."""
+        from genprior.experiments.throughput import measure_throughput  # noqa: PLC0415
+
+        with status(not self.json) as announce:
+            announce("measuring")
+            found = measure_throughput(self.repeats, width=self.width, threads=self.threads)
+        if self.json:
+            print_json({"variants": [dataclasses.asdict(one) for one in found]})
+            return
+        table = Table(title="one generator step of WGAN-GP on 28 x 28 pictures, with its critic steps")
+        for name in ("variant", "seconds", "pictures/s", "speed-up"):
+            table.add_column(name, justify="left" if name == "variant" else "right")
+        for one in found:
+            cells = f"{one.step_seconds:.3f}", f"{one.pictures_per_second:.0f}", f"{one.speedup:.2f}"
+            table.add_row(one.variant.name, *cells)
+        Console().print(table)

@@ -101,8 +101,16 @@ class Wgan(Task):
     columns = ("reconstruction", "divergence", "distance", "penalty", "generator")
 
     def __init__(
-        self, settings: WganSettings, pictures: Pictures, seed: int, device: torch.device | str = "cpu"
+        self,
+        settings: WganSettings,
+        pictures: Pictures,
+        seed: int,
+        device: torch.device | str = "cpu",
+        *,
+        layout: torch.memory_format = torch.channels_last,
+        fused: bool = True,
     ) -> None:
+        self._layout = layout
         self.settings = settings
         self.pictures = pictures
         self.steps = settings.warm_steps + settings.steps
@@ -110,12 +118,12 @@ class Wgan(Task):
         self.law = TruncatedNormal(radius=round(math.sqrt(settings.latent) + 4, 2))
         random = _validate.seed(seed)
         make: Any = partial(build, settings.network, settings.network_settings(pictures))
-        self.generator: Any = _placed(make, random, device)
+        self.generator: Any = _placed(make, random, device, layout)
         shape = tuple(int(n) for n in self.generator.signal_shape)
         if shape != pictures.signal_shape:
             raise ValueError(f"{settings.network} makes pictures {shape}, but the data are {pictures.signal_shape}")
-        self.critic = _placed(lambda: Critic(shape, settings.critic_width), random, device)
-        self.encoder = _placed(lambda: Encoder(shape, settings.latent, settings.encoder_width), random, device)
+        self.critic = _placed(lambda: Critic(shape, settings.critic_width), random, device, layout)
+        self.encoder = _placed(lambda: Encoder(shape, settings.latent, settings.encoder_width), random, device, layout)
         self.average = copy.deepcopy(self.generator).requires_grad_(False)
         self.networks = {
             "generator": self.generator,
@@ -124,10 +132,10 @@ class Wgan(Task):
             "average": self.average,
         }
         self.optimisers = {
-            "warm": torch.optim.Adam([*self.generator.parameters(), *self.encoder.parameters()], fused=True),
-            "critic": torch.optim.Adam(self.critic.parameters(), betas=(0.0, 0.9), fused=True),
-            "generator": torch.optim.Adam(self.generator.parameters(), betas=(0.0, 0.9), fused=True),
-            "encoder": torch.optim.Adam(self.encoder.parameters(), fused=True),
+            "warm": torch.optim.Adam([*self.generator.parameters(), *self.encoder.parameters()], fused=fused),
+            "critic": torch.optim.Adam(self.critic.parameters(), betas=(0.0, 0.9), fused=fused),
+            "generator": torch.optim.Adam(self.generator.parameters(), betas=(0.0, 0.9), fused=fused),
+            "encoder": torch.optim.Adam(self.encoder.parameters(), fused=fused),
         }
 
     def identity(self) -> list[object]:
@@ -197,7 +205,7 @@ class Wgan(Task):
 
     def _real(self, draw: Draw) -> Tensor:
         real = self.pictures.batch(draw.index(self.settings.batch, len(self.pictures)), draw.device)
-        return real.contiguous(memory_format=torch.channels_last)
+        return real.contiguous(memory_format=self._layout)
 
     def samples(self, count: int, seed: int = 0) -> Tensor:
         """Samples of the averaged generator."""
@@ -240,8 +248,10 @@ class Wgan(Task):
         return files
 
 
-def _placed(make: Callable[[], Network], random: torch.Generator, device: torch.device | str) -> Network:
-    return seeded(make, random).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+def _placed(
+    make: Callable[[], Network], random: torch.Generator, device: torch.device | str, layout: torch.memory_format
+) -> Network:
+    return seeded(make, random).to(device, memory_format=layout)  # type: ignore[call-overload, no-any-return]
 
 
 def gradient_penalty(critic: nn.Module, real: Tensor, fake: Tensor, mix: Tensor) -> Tensor:
