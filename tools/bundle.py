@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from genprior.networks.bundled import FOLDER, has_bundled, load_classifier, load_generator
+from genprior.networks.bundled import FOLDER, has_bundled, load_classifier, load_encoder, load_generator
 from genprior.networks.saved import add_facts
 from genprior.report.sheets import contact_sheet
 from genprior.training import data
@@ -41,24 +41,36 @@ def main() -> None:
     if words.role == "generator":
         facts["quality"] = measured(words.name, target, words.data, words.hold_out)
         draw(words.name, target)
+        shutil.copyfile(words.run / "curve.png", DOCS / f"{words.name}-curve.png")
+    if words.role == "encoder":
+        facts["quality"] = encoded(words.name, target, words.data, words.hold_out)
     add_facts(target, facts)
     write_card(target)
-    if (words.run / "curve.png").is_file():
-        shutil.copyfile(words.run / "curve.png", DOCS / f"{words.name}-{words.role}-curve.png")
 
 
 def measured(name: str, target: Path, source: Path | None, hold_out: int) -> dict[str, Any]:
-    """The figures of the file as it is in the package."""
+    """The figures of the generator as it is in the package."""
+    classifier = load_classifier("mnist") if name == "mnist" and has_bundled("mnist", "classifier") else None
+    return measure(load_generator(target), unseen(name, source, hold_out), classifier)
+
+
+def encoded(name: str, target: Path, source: Path | None, hold_out: int) -> dict[str, Any]:
+    """How far G(E(x)) is from pictures x that neither of them saw, for the generator of the same name."""
+    pictures, generator = unseen(name, source, hold_out), load_generator(name)
+    with torch.no_grad():
+        error = (generator(load_encoder(target)(pictures)) - pictures).square().mean()
+    return {"G(E(x)) against x": {"pictures": len(pictures), "mean_squared_error": float(error)}}
+
+
+def unseen(name: str, source: Path | None, hold_out: int) -> torch.Tensor:
+    """Pictures that were not trained on."""
     known = {"mnist": data.mnist, "fashion-mnist": data.fashion_mnist}
     if name in known:
-        pictures = known[name]("test").batch(torch.arange(100))
-    elif source is None:
+        return known[name]("test").batch(torch.arange(100))
+    if source is None:
         raise SystemExit("--data is needed for this generator")
-    else:
-        everything = data.image_files(source)
-        pictures = everything.part(len(everything) - hold_out).batch(torch.arange(50))
-    classifier = load_classifier("mnist") if name == "mnist" and has_bundled("mnist", "classifier") else None
-    return measure(load_generator(target), pictures, classifier)
+    everything = data.image_files(source)
+    return everything.part(len(everything) - hold_out).batch(torch.arange(50))
 
 
 def draw(name: str, target: Path) -> None:

@@ -40,7 +40,7 @@ def test_classifier():
 
 def test_digits_are_readable_and_balanced():
     G = gp.load_generator("mnist")
-    found = judge(G, gp.load_classifier("mnist"), samples=1000, seed=5)
+    found = judge(G, gp.load_classifier("mnist"), samples=1000)  # as in the card
     assert found.confident >= CONFIDENT
     assert min(found.classes) >= 0.04
 
