@@ -22,7 +22,7 @@ _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 _HEAD = ("solver", "error", "worst", "objective", "seconds", "iterations", "passes")
 _SHORT = (0, 1, 2, 4, 6)  # what fits on a terminal of 80 columns
 _KINDS = {
-    "test": "real test digits, which the generator never saw: an error remains, what no point of its range can show",
+    "test": "real test digits, which the generator never saw: some error remains, for they do not lie quite in its range",
     "range": "digits that the generator made itself: the error can go to zero",
 }
 
