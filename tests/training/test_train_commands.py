@@ -14,6 +14,7 @@ import genprior as gp
 from genprior import cli, samples
 from genprior.training import quality
 from genprior.training.data import Pictures
+from genprior.training.task import Devices
 
 WORDS = "--latent 3 --width 2 --critic-width 2 --encoder-width 2 --batch 4 --warm-steps 2 --steps 2"
 TINY = WORDS.split()
@@ -132,6 +133,34 @@ def test_folder(few_digits, folder, tmp_path, capsys, command):
     assert json.loads(shown.out)["quality"]["coverage"]["pictures"] == 2
     assert gp.load_generator(out / "generator.safetensors").signal_shape == (1, 64, 64)
     assert ("non-commercial" in (out / "generator.md").read_text()) == (command == "celeba")
+
+
+def test_encoder_of_ones_own_generator(few_digits, folder, tmp_path, capsys):
+    out = tmp_path / "g"
+    words = ["--data", str(folder), "--licence", "mine", "--weights-licence", "also mine", "--json"]
+    assert run("folder", "--out", str(out), *TINY, *words) == 0
+    options = [
+        "encoder",
+        "--generator",
+        str(out / "generator.safetensors"),
+        "--steps",
+        "1",
+        "--width",
+        "2",
+        "--batch",
+        "4",
+    ]
+    assert run(*options, "--out", str(tmp_path / "x")) == 1
+    assert "data must be given: the generator was trained on 'images'" in " ".join(capsys.readouterr().err.split())
+    assert run(*options, "--out", str(tmp_path / "e"), "--data", str(folder)) == 0
+    card = (tmp_path / "e" / "encoder.md").read_text()
+    assert "**Licence of the data:** mine" in card and "**Licence of the weights:** also mine" in card
+
+
+def test_one_named_device_is_one():
+    with pytest.raises(ValueError, match="devices must be 1 for the one device 'cuda:1', got 4: give --device cuda"):
+        Devices("cuda:1", 4)
+    assert Devices("cpu:0").world == 1
 
 
 def test_what_goes_wrong(folder, tmp_path, capsys):
