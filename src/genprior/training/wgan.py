@@ -24,7 +24,6 @@ import torch
 from torch import Tensor, nn
 
 from genprior import _batch, _validate
-from genprior.generators.contract import Generator
 from genprior.generators.laws import TruncatedNormal
 from genprior.networks.critics import Critic
 from genprior.networks.encoders import Encoder
@@ -214,11 +213,6 @@ class Wgan(Task):
             return torch.cat(
                 [self.average(part.to(next(self.average.parameters()).device)) for part in _batch.pieces(z, 64)]
             )
-
-    def wrapped(self) -> Generator:
-        """The averaged generator as solvers use it."""
-        shape = self.generator.latent_shape, self.generator.signal_shape
-        return Generator(self.average, *shape, law=self.law, signal_range=(0.0, 1.0))
 
     def picture(self, folder: Path, name: str) -> None:
         """A sheet of 64 samples."""
