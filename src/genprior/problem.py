@@ -24,6 +24,8 @@ class Point(NamedTuple):
     """What iterates are ranked by: the objective, or a finite penalty function of it where R is an indicator."""
     residual: Tensor
     """What the loss keeps of its evaluation, for its gradient."""
+    loss: Tensor
+    """``L(G(z))`` alone."""
 
 
 class Problem:
@@ -85,14 +87,13 @@ class Problem:
     def evaluate(self, x: Tensor, z: Tensor) -> Point:
         """Objective and score at the feasible point ``x = G(z)``."""
         loss, residual = self.loss.evaluate(x)
-        if not isinstance(self.on_latent, Zero):
-            loss = loss + self.on_latent(z)
+        smooth = loss if isinstance(self.on_latent, Zero) else loss + self.on_latent(z)
         if isinstance(self.on_signal, Zero):
-            return Point(loss, loss, residual)
-        objective = loss + self.on_signal(x)
+            return Point(smooth, smooth, residual, loss)
+        objective = smooth + self.on_signal(x)
         if not self.on_signal.is_indicator:
-            return Point(objective, objective, residual)
-        return Point(objective, loss + self._penalty_weight() * self.on_signal.violation(x), residual)
+            return Point(objective, objective, residual, loss)
+        return Point(objective, smooth + self._penalty_weight() * self.on_signal.violation(x), residual, loss)
 
     def objective(self, z: Tensor) -> Tensor:
         """``L(G(z)) + R(G(z)) + H(z)`` per item (one forward pass)."""

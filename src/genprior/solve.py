@@ -17,7 +17,7 @@ from genprior.problem import Problem
 from genprior.progress import ProgressBar
 from genprior.result import Result
 from genprior.rows import Outcome
-from genprior.solvers.admm import ExactADMM
+from genprior.solvers.auto import Auto
 from genprior.solvers.base import Solver
 from genprior.status import Status
 from genprior.stopping import MaxSteps, StopRule
@@ -52,7 +52,7 @@ def solve(
     problem
         what to solve.
     solver
-        how; :class:`ExactADMM` by default.
+        how; :class:`Auto` by default, which chooses by itself.
     stop
         when to stop at the latest, for example ``MaxSteps(500) | Seconds(10)``; by default ``MaxSteps(1000)``. An item
         also stops when it has converged or stalled.
@@ -98,7 +98,7 @@ def solve(
     >>> bool((r.objective < 1e-4).all())
     True
     """
-    solver = ExactADMM() if solver is None else solver
+    solver = Auto() if solver is None else solver
     stop = MaxSteps(1000) if stop is None else stop
     if not isinstance(problem, Problem):
         raise TypeError(f"problem must be a genprior Problem, got {type(problem).__name__}: gp.Problem(G, loss=...)")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,9 @@ from torch import Tensor, nn
 from genprior import _validate
 from genprior.generators.alias import frozen_alias, place_of
 from genprior.generators.evaluation import Evaluation
+from genprior.generators.jacobian import Linearised, jacobian, pushed
 from genprior.generators.laws import Law, Normal
+from genprior.generators.metric import mean_gram
 
 
 class Generator:
@@ -70,6 +73,7 @@ class Generator:
             )
         self.forwards = 0
         self.backwards = 0
+        self._known: dict[str, Tensor] = {}
 
     def __call__(self, z: Tensor) -> Tensor:
         """``G(z)``: one forward pass, differentiable with respect to ``z``."""
@@ -99,11 +103,11 @@ class Generator:
             )
         return x
 
-    def backward(self, z: Tensor, x: Tensor, v: Tensor) -> Tensor:
-        """``DG(z)^T v`` for ``x = G(z)`` with its graph: one backward pass."""
+    def backward(self, z: Tensor, x: Tensor, v: Tensor, *, keep: bool = False) -> Tensor:
+        """``DG(z)^T v`` for ``x = G(z)`` with its graph, which is kept if wanted: one backward pass."""
         if not x.requires_grad:
             raise ValueError("the generator's output does not depend on the latent: its module detaches or ignores z")
-        (gradient,) = torch.autograd.grad(x, z, v)
+        (gradient,) = torch.autograd.grad(x, z, v, retain_graph=keep)
         self.backwards += 1
         return gradient
 
@@ -113,9 +117,38 @@ class Generator:
         other.forwards = other.backwards = 0
         return other
 
-    def evaluate(self, z: Tensor) -> Evaluation:
-        """``G(z)`` with its graph kept for one later backward pass."""
-        return Evaluation(self, z)
+    def evaluate(self, z: Tensor, *, graph: bool = True) -> Evaluation:
+        """``G(z)``, with its graph kept for one later backward pass if wanted."""
+        return Evaluation(self, z, graph=graph)
+
+    def jacobian(self, z: Tensor, image: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """``DG(z)`` as matrices ``(B, d, s)`` for d signal and s latent numbers; costs s forward passes, and counts them.
+
+        ``image`` is a linear map of signals ``(n, *signal_shape)`` to be applied to the columns: ``(B, m, s)``.
+        """
+        self._check_latent(z)
+        self.forwards += math.prod(self.latent_shape)
+        return jacobian(self.module, z, image)
+
+    def push(self, z: Tensor, tangents: Tensor) -> Tensor:
+        """``DG(z) v`` for tangents ``(n, B, *latent_shape)``, as ``(n, B, *signal_shape)``: n forward passes in one."""
+        self._check_latent(z)
+        self.forwards += len(tangents)
+        return pushed(self.module, z, tangents)
+
+    def linearised(self, z: Tensor) -> Linearised:
+        """The maps ``v -> DG(z) v`` and ``u -> DG(z)^T u``, without a matrix; one forward pass, and one for each use."""
+        self._check_latent(z)
+        return Linearised(self, z)
+
+    def metric(self) -> Tensor:
+        """``E[DG(z)^T DG(z)]`` over the law, ``(s, s)`` for s latent numbers: how far latent directions move the signal.
+
+        Estimated once, by a few passes that are counted, and remembered.
+        """
+        if "metric" not in self._known:
+            self._known["metric"] = mean_gram(self)
+        return self._known["metric"]
 
     def sample_latent(self, count: int, seed: int = 0) -> Tensor:
         """Draw ``count`` latents from the law, the same on every device."""

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from genprior import _batch
+
 if TYPE_CHECKING:
     from genprior.generators.contract import Generator
 
@@ -26,16 +28,23 @@ class Evaluation:
     """``x = G(z)`` and the map ``v -> DG(z)^T v``: one forward pass now, one backward pass at the first pull.
 
     The graph is freed by the first pull. A second pull gives the same bits at the price of another forward pass, so
-    that whoever holds an evaluation may treat it as a value. ``rows`` selects items without any pass: the graph of the
+    that whoever holds an evaluation may treat it as a value. With ``graph=False`` nothing is kept for a pull, which makes the
+    forward pass cheaper, and the first pull too runs another one. ``rows`` selects items without any pass: the graph of the
     whole batch stays in use with zeros for the items that left.
     """
 
-    def __init__(self, generator: Generator, points: Tensor, chosen: Tensor | None = None) -> None:
+    def __init__(
+        self, generator: Generator, points: Tensor, chosen: Tensor | None = None, *, graph: bool = True
+    ) -> None:
         self._generator = generator
         self._points = points.detach()
         self._chosen = chosen
-        leaf, value = self._forward()
-        self._tape: _Tape | None = _Tape(leaf, value)
+        if graph:
+            leaf, value = self._forward()
+            self._tape: _Tape | None = _Tape(leaf, value)
+        else:
+            with torch.no_grad():
+                value, self._tape = generator(self._points), None
         self.z = self._select(self._points)
         self.x = self._select(value.detach())
 
@@ -59,6 +68,14 @@ class Evaluation:
         part = self._bare()
         part.z = self.z.index_copy(0, index, other.z)
         part.x = self.x.index_copy(0, index, other.x)
+        part._points, part._chosen, part._tape = part.z, None, None
+        return part
+
+    def where(self, mask: Tensor, other: Evaluation) -> Evaluation:
+        """The items of ``other`` where ``mask`` holds, else these; the next pull runs one forward pass."""
+        part = self._bare()
+        part.z = torch.where(_batch.spread(mask, self.z), other.z, self.z)
+        part.x = torch.where(_batch.spread(mask, self.x), other.x, self.x)
         part._points, part._chosen, part._tape = part.z, None, None
         return part
 

@@ -26,6 +26,11 @@ class Law(ABC):
     def spread(self) -> float:
         """Typical standard deviation of one coordinate: the unit of length in the latent space."""
 
+    @property
+    def centre(self) -> float:
+        """Mean of one coordinate."""
+        return 0.0
+
 
 @dataclass(frozen=True)
 class Normal(Law):
@@ -98,6 +103,11 @@ class Uniform(Law):
     def spread(self) -> float:
         """The standard deviation of one coordinate."""
         return (self.high - self.low) / math.sqrt(12)
+
+    @property
+    def centre(self) -> float:
+        """The middle."""
+        return (self.low + self.high) / 2
 
 
 def _truncated_chi(level: Tensor, size: int, cut: float) -> Tensor:

@@ -1,0 +1,96 @@
+"""The Jacobian of a generator: all columns at once by forward mode, in bounded memory, or as two maps without a matrix."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from genprior import _batch
+
+if TYPE_CHECKING:
+    from genprior.generators.contract import Generator
+
+_LARGEST = 2**23
+"""Most signal numbers in one batch of tangents; larger ones gain nothing."""
+
+
+def jacobian(module: nn.Module, z: Tensor, image: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+    """``DG(z)``, or ``image(DG(z))`` column by column, as ``(B, m, s)``.
+
+    Tangents go through the network together as one large batch, the values through which they are carried only once.
+    Modules that forward mode or its batching cannot take are differentiated twice in reverse mode instead.
+    """
+    size, shape = math.prod(z.shape[1:]), z.shape
+    with torch.no_grad():
+        signal = module(z)[0].numel()
+    group = max(1, min(size, _LARGEST // max(1, signal * len(z))))
+    units = torch.eye(size, device=z.device, dtype=z.dtype).reshape(size, 1, *shape[1:])
+    blocks = []
+    for part in _batch.pieces(units, group):
+        tangents = pushed(module, z, part.expand(len(part), *shape))
+        blocks.append(_batch.flat((image or _same)(tangents.flatten(0, 1))).reshape(len(part), len(z), -1))
+    return torch.cat(blocks).permute(1, 2, 0).contiguous()
+
+
+class Linearised:
+    """``DG(z)`` and its transpose as maps. Each use costs, and counts, one pass forward or one of each kind."""
+
+    def __init__(self, generator: Generator, z: Tensor) -> None:
+        self._generator, self._z = generator, z.detach()
+        with torch.enable_grad():
+            self._leaf = self._z.requires_grad_()
+            self._value = generator(self._leaf)
+
+    def push(self, v: Tensor) -> Tensor:
+        """``DG(z) v``."""
+        return self._generator.push(self._z.detach(), v[None])[0]
+
+    def pull(self, u: Tensor) -> Tensor:
+        """``DG(z)^T u``."""
+        return self._generator.backward(self._leaf, self._value, u, keep=True)
+
+
+def pushed(module: nn.Module, z: Tensor, tangents: Tensor) -> Tensor:
+    """``DG(z) v`` for a stack of tangents ``(n, B, *latent_shape)``, as ``(n, B, *signal_shape)``."""
+
+    def one(v: Tensor) -> Tensor:
+        image: Tensor = torch.func.jvp(module, (z,), (v,))[1]
+        return image
+
+    _prepare_forward_mode()
+    try:
+        with torch.no_grad():
+            stacked: Tensor = torch.func.vmap(one)(tangents)
+    except (RuntimeError, NotImplementedError):
+        return _pushed_by_transposition(module, z, tangents)
+    return stacked
+
+
+def _pushed_by_transposition(module: nn.Module, z: Tensor, tangents: Tensor) -> Tensor:
+    """``DG v`` as the derivative of ``u -> <DG^T u, v>``, one tangent after the other."""
+    with torch.enable_grad():
+        leaf = z.detach().requires_grad_()
+        value = module(leaf)
+        u = torch.zeros_like(value, requires_grad=True)
+        (pulled,) = torch.autograd.grad(value, leaf, u, create_graph=True)
+        columns = [torch.autograd.grad(pulled, u, v, retain_graph=True)[0] for v in tangents]
+    return torch.stack(columns).detach()
+
+
+@lru_cache(maxsize=1)
+def _prepare_forward_mode() -> None:
+    """Torch compiles helpers at the first use of forward mode and warns of its own old compiler: nobody can act on that."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        one = torch.ones(())
+        torch.func.jvp(torch.sin, (one,), (one,))
+
+
+def _same(x: Tensor) -> Tensor:
+    return x

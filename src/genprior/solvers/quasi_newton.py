@@ -1,0 +1,362 @@
+"""Quasi-Newton steps in z on the augmented Lagrangian with w eliminated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from genprior import _batch, _validate
+from genprior.generators import Evaluation
+from genprior.problem import Point, Problem
+from genprior.solvers import envelope
+from genprior.solvers.base import Pull, Solver, State, following, opening, unknown_is_infinite
+from genprior.solvers.envelope import Sight
+from genprior.solvers.estimates import latent_residual
+from genprior.solvers.exact import Memory
+from genprior.solvers.latent_model import bfgs_inverse, newton_direction, proximal_direction
+from genprior.terms import Zero
+
+_ARMIJO = 1e-4
+_BACKTRACK = 0.4
+_MOST_TRIALS = 10
+_SHORTEST = 1e-2
+_FLOOR = 1e-3
+"""The metric's eigenvalues are raised by this share of the largest one."""
+_RIDGE_DECAY = 0.95
+_RIDGE_HASTE = 0.5
+_SLOW = 0.01
+"""Where a step lowers the energy by a smaller share, the pull decays faster: it may be what holds the energy up."""
+_RIDGE_END = 1e-4
+"""The pull towards the law ends when it has decayed to this share."""
+_MOST_GROWTH = 1e3
+"""Of the penalty."""
+
+
+@dataclass(frozen=True)
+class QuasiNewtonState(State):
+    """The last accepted point ("base"), the search from it, the inverse Hessian, the dual. ``at`` is the trial point."""
+
+    energy: Tensor
+    """Envelope at the trial point."""
+    force_x: Tensor
+    """Its gradient in x."""
+    r: Tensor
+    """``w - G(z)`` at the trial point."""
+    lam: Tensor
+    w_memory: Memory
+    residual: Tensor
+    """What the loss keeps of its evaluation at the trial point."""
+    loss: Tensor
+    extent: Tensor
+    """``|G(z)|`` at the start."""
+    first_energy: Tensor
+    first_rho: Tensor
+    curvature: Tensor
+    """Scale of the first Hessian: it is this times the generator's metric."""
+    base_z: Tensor
+    base_pull: Tensor
+    """``DG^T force`` at the base."""
+    base_energy: Tensor
+    base_force: Tensor
+    """Length of what was pulled back there."""
+    base_gap: Tensor
+    """``|w - G(z)|`` there."""
+    inverse: Tensor
+    """``(B, s, s)``."""
+    direction: Tensor
+    length: Tensor
+    slope: Tensor
+    """Predicted change of the function along the direction."""
+    ridge: Tensor
+    """Weight of the pull towards the law."""
+    share: Tensor
+    """What is left of it, before it falls with the energy."""
+    trials: Tensor
+    accepted: Tensor
+    """Accepted steps."""
+    age: Tensor
+    """Accepted steps since the dual last moved."""
+
+
+@dataclass(frozen=True)
+class QuasiNewton(Solver):
+    """BFGS in the latent, on a smooth function whatever R is, one independent problem per item.
+
+    *The function.* ``phi(z) = e(G(z)) + H(z) + c/2 |z - centre|^2``. Where R is zero or quadratic, ``e = L + R``.
+    Otherwise e is the augmented Lagrangian with w eliminated exactly,
+    ``e(x) = min_w L(w) + R(w) + <w - x, lam> + rho/2 |w - x|^2``: smooth, although R is not. Every ``dual_every`` accepted
+    steps ``lam+ = lam + rho (w - x)`` and rho grows by the factor ``growth``: the method of multipliers, ADMM with its w step
+    taken after every look at z.
+
+    *The steps.* ``z+ = z - t H grad phi``, with backtracking, H from BFGS updates (all of them: s is small) and, first,
+    the inverse of the generator's metric ``E[DG^T DG]``: latent directions that move the signal much and those that hardly do
+    start at their right scale. Where H(z) is no zero or quadratic, the direction minimises the quadratic model with H.
+
+    *The pull* ``c/2 |z - centre|^2`` towards the generator's law keeps the first iterates where the generator was trained, and
+    its curvature is moderate. It is worth ``ridge`` times the energy at a typical latent, falls with the energy and by 5%
+    a step (50% once steps gain less than 1%), and ends at zero: it bends the way, not the answer.
+
+    One iteration is one trial of the line search: one forward and one backward pass.
+
+    Parameters
+    ----------
+    ridge
+        weight of the pull at the start, relative to the energy; 0: none.
+    dual_every, growth
+        accepted steps between two moves of the dual, and the growth of rho at each.
+    rho
+        first penalty; omitted: from the problem's own units. Without effect where R is zero or quadratic.
+    refresh
+        accepted steps between two Gauss-Newton matrices ``DG^T (d2e) DG`` that replace the BFGS matrix; omitted: never. Each
+        costs a Jacobian, about s/3 iterations.
+
+    References
+    ----------
+    Nocedal and Wright, Numerical Optimization, chapters 6 and 17.
+    """
+
+    ridge: float = 0.05
+    dual_every: int = 16
+    growth: float = 1.3
+    rho: float | None = None
+    refresh: int | None = None
+
+    def __post_init__(self) -> None:
+        _validate.number("ridge", self.ridge, least=0)
+        _validate.whole("dual_every", self.dual_every)
+        _validate.number("growth", self.growth, least=1)
+        if self.rho is not None:
+            _validate.number("rho", self.rho, above=0)
+        if self.refresh is not None:
+            _validate.whole("refresh", self.refresh)
+
+    # -- the start -------------------------------------------------------------------------------------------------
+
+    def start(self, problem: Problem, z: Tensor) -> QuasiNewtonState:
+        """The trial point is the start itself; its gradient is taken in the first step."""
+        at = problem.generator.evaluate(z)
+        point = problem.evaluate(at.x, at.z)
+        common = opening(at, point, problem.loss.curvature(at.x)[1])
+        zero, flat = common["k"], _batch.flat(at.z)
+        rho = self._first_penalty(problem, at, point) if envelope.needs_splitting(problem) else zero
+        lam = torch.zeros_like(at.x)
+        sight = envelope.look(problem, at.x, point, None, lam, rho)
+        curvature = envelope.curvature(problem, at.x, rho)
+        return QuasiNewtonState(
+            **common | {"rho": rho, "w": sight.w},
+            energy=sight.energy,
+            force_x=sight.force,
+            r=sight.r,
+            lam=lam,
+            w_memory=sight.w_memory,
+            residual=point.residual,
+            loss=point.loss,
+            extent=_batch.norm(at.x),
+            first_energy=sight.energy.abs(),
+            first_rho=rho,
+            curvature=curvature,
+            base_z=flat,
+            base_pull=torch.zeros_like(flat),
+            base_energy=sight.energy,
+            base_force=zero,
+            base_gap=zero,
+            inverse=self._first_inverse(problem, curvature),
+            direction=torch.zeros_like(flat),
+            length=zero,
+            slope=zero,
+            ridge=zero,
+            share=torch.ones_like(zero),
+            trials=zero,
+            accepted=zero,
+            age=zero,
+        )
+
+    def _first_penalty(self, problem: Problem, at: Evaluation, point: Point) -> Tensor:
+        if self.rho is not None:
+            return torch.full_like(point.loss, self.rho)
+        return envelope.natural_penalty(problem, at.x, point)
+
+    def _first_inverse(self, problem: Problem, curvature: Tensor) -> Tensor:
+        """``(curvature metric + H's own curvature)^-1`` per item."""
+        values, vectors = torch.linalg.eigh(problem.generator.metric().double())
+        values = values.clamp_min(0) + _FLOOR * values[-1].clamp_min(1e-30)
+        weight, _ = problem.on_latent.as_quadratic() or (0.0, 0.0)
+        scales = 1 / (curvature[:, None].double() * values + _batch.column(weight, curvature)[:, None])
+        return torch.einsum("ik,bk,jk->bij", vectors, scales, vectors).to(curvature)
+
+    # -- one iteration ---------------------------------------------------------------------------------------------
+
+    def step(self, problem: Problem, state: QuasiNewtonState) -> QuasiNewtonState:
+        """Judge the trial point; move the dual where it is due; then the next trial."""
+        accepted = self._judge(problem, state)
+        s, moved = self._dual(problem, state, accepted)
+        pull = Pull.of(s, s.force_x)
+        s = self._learn(problem, s, pull, accepted, moved)
+        s = self._renewed(problem, s, accepted)
+        s = self._aim(problem, s, accepted)
+
+        z = (s.base_z + s.length[:, None] * s.direction).reshape(s.z.shape)
+        at = problem.generator.evaluate(z)
+        point = problem.evaluate(at.x, at.z)
+        sight = envelope.look(problem, at.x, point, self._sight(s), s.lam, s.rho)
+        common = following(s, at, point, pull, problem.generator.law.spread)
+        at_base = {"before": s.base_z.reshape(z.shape), "gradient": s.base_pull.reshape(z.shape), "force": s.base_force}
+        return replace(
+            s,
+            **common | at_base | {"w": sight.w},
+            energy=sight.energy,
+            force_x=sight.force,
+            r=sight.r,
+            w_memory=sight.w_memory,
+            residual=point.residual,
+            loss=point.loss,
+        )
+
+    def _judge(self, problem: Problem, s: QuasiNewtonState) -> Tensor:
+        """Sufficient decrease of phi; differences below rounding count as no increase."""
+        base = self._value(problem, s, s.base_energy, s.base_z)
+        trial = self._value(problem, s, s.energy, _batch.flat(s.z))
+        rounding = 4 * torch.finfo(base.dtype).eps * (base.abs() + s.base_energy.abs())
+        return (trial <= base + _ARMIJO * s.length * s.slope + rounding) | (s.k == 0)
+
+    def _value(self, problem: Problem, s: QuasiNewtonState, energy: Tensor, z: Tensor) -> Tensor:
+        """``phi``."""
+        value = energy + 0.5 * s.ridge * _batch.square(z - problem.generator.law.centre)
+        return value if isinstance(problem.on_latent, Zero) else value + problem.on_latent(z.reshape(s.z.shape))
+
+    def _dual(self, problem: Problem, s: QuasiNewtonState, accepted: Tensor) -> tuple[QuasiNewtonState, Tensor]:
+        """``lam+ = lam + rho (w - x)`` and a larger rho, where it is due; and where it was."""
+        due = accepted & (s.age + 1 >= self.dual_every)
+        if not envelope.needs_splitting(problem) or not bool(due.any()):
+            return s, torch.zeros_like(due)
+        factor = torch.where(due & (s.rho < _MOST_GROWTH * s.first_rho), self.growth, 1.0)
+        lam = torch.addcmul(s.lam, _batch.spread(torch.where(due, s.rho, 0.0), s.r), s.r)
+        rho = s.rho * factor
+        point = Point(s.objective, s.score, s.residual, s.loss)
+        sight = envelope.look(problem, s.x, point, self._sight(s), lam, rho)
+        moved = replace(
+            s,
+            lam=lam,
+            rho=rho,
+            energy=torch.where(due, sight.energy, s.energy),
+            force_x=torch.where(_batch.spread(due, s.x), sight.force, s.force_x),
+            r=torch.where(_batch.spread(due, s.x), sight.r, s.r),
+            w=torch.where(_batch.spread(due, s.x), sight.w, s.w),
+            inverse=s.inverse / factor[:, None, None],
+        )
+        return moved, due
+
+    def _learn(
+        self, problem: Problem, s: QuasiNewtonState, pull: Pull, accepted: Tensor, moved: Tensor
+    ) -> QuasiNewtonState:
+        """The accepted point becomes the base, and its difference to the old one updates the inverse Hessian."""
+        z, gradient = _batch.flat(s.z), _batch.flat(pull.gradient)
+        step = z - s.base_z
+        bend = gradient - s.base_pull + self._own_curvature(problem, s)[:, None] * step
+        long = _batch.norm(step) > torch.finfo(step.dtype).eps ** 0.75 * _batch.norm(z)  # shorter ones are rounding
+        curved = _batch.dot(step, bend) > 1e-10 * _batch.norm(step) * _batch.norm(bend)
+        take = accepted[:, None]
+        energy = torch.where(accepted, s.energy, s.base_energy)
+        slow = s.base_energy - energy < _SLOW * s.base_energy.abs()
+        share = torch.where(accepted & (s.k > 0), s.share * torch.where(slow, _RIDGE_HASTE, _RIDGE_DECAY), s.share)
+        return replace(
+            s,
+            inverse=bfgs_inverse(s.inverse, accepted & ~moved & (s.k > 0) & long & curved, step, bend),
+            base_z=torch.where(take, z, s.base_z),
+            base_pull=torch.where(take, gradient, s.base_pull),
+            base_energy=energy,
+            base_force=torch.where(accepted, pull.force, s.base_force),
+            base_gap=torch.where(accepted, _batch.norm(s.r), s.base_gap),
+            accepted=s.accepted + accepted,
+            age=torch.where(moved, 0.0, s.age + accepted),
+            share=share,
+            ridge=self._ridge(problem, s, energy, share),
+        )
+
+    def _renewed(self, problem: Problem, s: QuasiNewtonState, accepted: Tensor) -> QuasiNewtonState:
+        """The inverse of the damped Gauss-Newton matrix at the base, where it is due."""
+        if self.refresh is None:
+            return s
+        index = (accepted & (s.accepted % self.refresh == 0)).nonzero()[:, 0]
+        if len(index) == 0:
+            return s
+        gram = envelope.gauss_newton(problem.rows(index), s.base_z[index].reshape(-1, *s.z.shape[1:]), s.rho[index])
+        largest = gram.diagonal(dim1=1, dim2=2).amax(dim=1)
+        damping = _FLOOR * largest + self._own_curvature(problem, s)[index]
+        factor, failed = torch.linalg.cholesky_ex(gram + torch.diag_embed(damping[:, None].expand(gram.shape[:2])))
+        inverse = torch.cholesky_inverse(factor)
+        usable = (failed == 0) & torch.isfinite(inverse).flatten(1).all(dim=1)
+        inverse = torch.where(usable[:, None, None], inverse, s.inverse[index])
+        return replace(s, inverse=s.inverse.index_copy(0, index, inverse))
+
+    def _ridge(self, problem: Problem, s: QuasiNewtonState, energy: Tensor, share: Tensor) -> Tensor:
+        """The weight of the pull: falls with the energy and with the steps, and ends."""
+        size = torch.minimum(energy.abs(), s.first_energy * share)
+        unit = s.base_z.shape[1] * problem.generator.law.spread**2
+        return torch.where(share > _RIDGE_END, self.ridge / unit * size, 0.0)
+
+    def _own_curvature(self, problem: Problem, s: QuasiNewtonState) -> Tensor:
+        """Second derivative of what the function adds in z by itself: the pull, and H where it is quadratic."""
+        weight, _ = problem.on_latent.as_quadratic() or (0.0, 0.0)
+        return s.ridge + _batch.column(weight, s.ridge)
+
+    def _aim(self, problem: Problem, s: QuasiNewtonState, accepted: Tensor) -> QuasiNewtonState:
+        """A new direction from a new base; a shorter step along the old one elsewhere."""
+        lost = ~accepted & (s.trials + 1 >= _MOST_TRIALS)
+        if bool(lost.any()):
+            fresh = self._first_inverse(problem, s.curvature) * s.length.clamp_min(_SHORTEST)[:, None, None]
+            s = replace(s, inverse=torch.where(lost[:, None, None], fresh, s.inverse))
+        new = accepted | lost
+        direction, slope = self._direction(problem, s)
+        return replace(
+            s,
+            direction=torch.where(new[:, None], direction, s.direction),
+            slope=torch.where(new, slope, s.slope),
+            length=torch.where(new, s.scale, _BACKTRACK * s.length),
+            trials=torch.where(new, 0.0, s.trials + 1),
+        )
+
+    def _direction(self, problem: Problem, s: QuasiNewtonState) -> tuple[Tensor, Tensor]:
+        """The minimiser of the quadratic model at the base, and the change that its linear part and H predict."""
+        term, z = problem.on_latent, s.base_z
+        weight, centre = term.as_quadratic() or (0.0, 0.0)
+        own = _batch.spread(weight, z) * (z - (_batch.flat(centre) if isinstance(centre, Tensor) else centre))
+        gradient = s.base_pull + s.ridge[:, None] * (z - problem.generator.law.centre) + own
+        newton = newton_direction(s.inverse, gradient)
+        if term.as_quadratic() is not None:
+            return newton, _batch.dot(gradient, newton)
+        factor, failed = torch.linalg.cholesky_ex(s.inverse)
+        hessian = torch.cholesky_inverse(factor)
+        scale = 1 / s.inverse.diagonal(dim1=1, dim2=2).amax(dim=1).clamp_min(1e-30)
+        plain = torch.diag_embed(scale[:, None].expand_as(z))
+        hessian = torch.where((failed == 0)[:, None, None], hessian, plain)
+        direction = proximal_direction(hessian, gradient, z, newton, term, s.z.shape)
+        there, here = (term(point.reshape(s.z.shape)) for point in (z + direction, z))
+        return direction, _batch.dot(gradient, direction) + there - here
+
+    @staticmethod
+    def _sight(s: QuasiNewtonState) -> Sight:
+        return Sight(s.energy, s.force_x, s.w, s.r, s.w_memory)
+
+    # -- what is known about the end -------------------------------------------------------------------------------
+
+    def residuals(self, problem: Problem, state: QuasiNewtonState) -> tuple[Tensor, Tensor]:
+        """Gap and stationarity; w is exact for the multiplier ``lam + rho (w - x)``, so only z and the gap can be off."""
+        s = state
+        if not envelope.needs_splitting(problem):
+            return super().residuals(problem, s)
+        size = torch.maximum(_batch.norm(s.w), 0.1 * s.extent)
+        in_z = _batch.ratio(latent_residual(problem, s.before, s.gradient, s.rho, s.stretch), s.stretch)
+        inner = s.w_memory.get("inner_residual")
+        error = 0.0 if inner is None else inner * ((s.nu + s.rho) * size + s.force)
+        stationarity = _batch.ratio(in_z + error, s.nu * size + s.force)
+        return _batch.ratio(s.base_gap, size), unknown_is_infinite(problem, s, stationarity)
+
+    def plan(self, problem: Problem) -> str:
+        """In words."""
+        text = "quasi-Newton steps in z (BFGS, started from the generator's metric)"
+        if envelope.needs_splitting(problem):
+            return f"{text} on the augmented Lagrangian, w eliminated by {envelope.method_name(problem)}"
+        return f"{text} on L(G(z)), which is smooth: no splitting is needed"
