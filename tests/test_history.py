@@ -27,7 +27,7 @@ def steps_of(recorder, item=0):
 
 
 def test_columns_of_a_run():
-    result = gp.solve(tiny_problem(3), stop=gp.MaxSteps(6), tolerance=0)
+    result = gp.solve(tiny_problem(3), gp.ExactADMM(), stop=gp.MaxSteps(6), tolerance=0)
     assert result.history.columns == COLUMNS
     assert len(result.history) == 3
     column = result.history.item(1)

@@ -204,14 +204,14 @@ def test_ctrl_c_inside_the_generator(solver):
 
 
 def test_ctrl_c_inside_the_generator_in_the_second_chunk():
-    result = gp.solve(nervous(18), stop=gp.MaxSteps(10), batch_size=2, tolerance=0)
+    result = gp.solve(nervous(18), gp.ExactADMM(), stop=gp.MaxSteps(10), batch_size=2, tolerance=0)
     assert result.status == (gp.Status.MAX_STEPS,) * 2 + (INTERRUPTED,) * 2
     assert result.steps.tolist() == [10, 10, 5, 5]
 
 
 def test_ctrl_c_while_the_second_chunk_starts():
     try:
-        result = gp.solve(nervous(12), stop=gp.MaxSteps(10), batch_size=2, tolerance=0)
+        result = gp.solve(nervous(12), gp.ExactADMM(), stop=gp.MaxSteps(10), batch_size=2, tolerance=0)
     except KeyboardInterrupt:
         pytest.fail("Ctrl-C came through")
     assert result.status == (gp.Status.MAX_STEPS,) * 2 + (INTERRUPTED,) * 2

@@ -12,7 +12,7 @@ from tests.checks.parts import tiny_problem
 
 @pytest.fixture(scope="module")
 def result():
-    return gp.solve(tiny_problem(3), stop=gp.MaxSteps(5))
+    return gp.solve(tiny_problem(3), gp.ExactADMM(), stop=gp.MaxSteps(5))
 
 
 def ended(result, *status, **fields):

@@ -121,7 +121,7 @@ def test_bad_values(make, error, message):
 def test_no_steps_return_the_start():
     z0 = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(4, 3)
     problem = tiny_problem()
-    result = gp.solve(problem, stop=gp.MaxSteps(0), z0=z0)
+    result = gp.solve(problem, gp.ExactADMM(), stop=gp.MaxSteps(0), z0=z0)
     assert torch.equal(result.z, z0)
     assert torch.equal(result.objective, problem.objective(z0))
     assert result.status == (Status.MAX_STEPS,) * 4

@@ -105,7 +105,9 @@ def test_counts_belong_to_the_run():
 
     def work(number: int) -> None:
         problem = gp.Problem(G, gp.LeastSquares(A, y))
-        results[number] = gp.solve(problem, stop=gp.MaxSteps(60), tolerance=0, callbacks=[lambda view: G(view.state.z)])
+        results[number] = gp.solve(
+            problem, gp.ExactADMM(), stop=gp.MaxSteps(60), tolerance=0, callbacks=[lambda view: G(view.state.z)]
+        )
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(2)]
     before = G.forwards

@@ -1,6 +1,7 @@
 """z steps, w steps, duals and penalties: each formula against an independent one, each option with an effect."""
 
 import dataclasses
+import inspect
 import math
 import re
 
@@ -10,9 +11,11 @@ import torch
 from torch import nn
 
 import genprior as gp
+from genprior.solvers.duals import Progress
 from genprior.solvers.exact import Split
+from genprior.solvers.penalties import Residuals
 from genprior.solvers.z_steps import Move
-from genprior.terms import L1, L2, Ball, Box, SquaredL2, Zero
+from genprior.terms import L1, L2, Ball, Box, LInf, SquaredL2, Zero
 
 from .operators.instances import F64, random
 
@@ -29,7 +32,7 @@ def slope(z, step):
 def run(rule, steps=8, term=None, shrink=ONE, lipschitz=ONE, rows=slice(None)):
     """Iterates of a z step."""
     z = random(B, S, seed=61)[rows]
-    memory, path = rule.start(z), []
+    memory, path = rule.start(None, z), []
     part = term or Zero()
     for step in range(steps):
         move = Move(z, slope(z, step), part, lipschitz[rows], shrink[rows], 2.0, shrink[rows] < 0)
@@ -86,7 +89,7 @@ def test_items_are_independent(rule, term):
 @every_rule
 def test_a_step_is_pure(rule):
     z = random(B, S)
-    memory = rule.start(z)
+    memory = rule.start(None, z)
     kept = {name: value.clone() for name, value in memory.items()}
     move = Move(z, slope(z, 0), Box(-1, 1), ONE, ONE, 1.0, ONE < 0)
     copies = z.clone(), move.gradient.clone()
@@ -142,7 +145,7 @@ def test_adam_takes_the_prox_in_its_own_metric():
     """First step: both moments equal g and g^2 after correction, so the metric is ``length / (|g| + eps)``."""
     rule = gp.z_steps.Adam(0.1, epsilon=0.01)
     z, g = random(B, S), random(B, S, seed=1)
-    new, _ = rule(Move(z, g, 0.7 * L1(), ONE, UNEVEN, 1.0, ONE < 0), rule.start(z))
+    new, _ = rule(Move(z, g, 0.7 * L1(), ONE, UNEVEN, 1.0, ONE < 0), rule.start(None, z))
     metric = 0.1 * UNEVEN.numpy()[:, None] / (np.abs(g.numpy()) + 0.01)
     expected = soft(z.numpy() - metric * g.numpy(), 0.7 * metric)
     np.testing.assert_allclose(new, expected, rtol=1e-9, atol=1e-12)
@@ -152,7 +155,7 @@ def test_adam_has_one_step_per_item_for_terms_that_are_not_separable():
     """The prox of a norm is known for one step per item, so the gradient must be taken with the same one."""
     rule = gp.z_steps.Adam(0.1, epsilon=0.01)
     z, g = random(B, S), random(B, S, seed=1)
-    new, _ = rule(Move(z, g, 0.7 * L2(), ONE, UNEVEN, 1.0, ONE < 0), rule.start(z))
+    new, _ = rule(Move(z, g, 0.7 * L2(), ONE, UNEVEN, 1.0, ONE < 0), rule.start(None, z))
     step = 0.1 * UNEVEN.numpy()[:, None] / (np.sqrt((g.numpy() ** 2).mean(axis=1, keepdims=True)) + 0.01)
     ahead = z.numpy() - step * g.numpy()
     expected = np.maximum(1 - 0.7 * step / np.linalg.norm(ahead, axis=1, keepdims=True), 0) * ahead
@@ -162,8 +165,8 @@ def test_adam_has_one_step_per_item_for_terms_that_are_not_separable():
 @pytest.mark.parametrize("rule", [gp.z_steps.Gradient(0.1), gp.z_steps.Momentum(0.1), gp.z_steps.Adam(0.1)], ids=str)
 def test_shrink_scales_given_steps(rule):
     z, g = random(B, S), random(B, S, seed=1)
-    full = rule(Move(z, g, Zero(), ONE, ONE, 1.0, ONE < 0), rule.start(z))[0] - z
-    short = rule(Move(z, g, Zero(), ONE, UNEVEN, 1.0, ONE < 0), rule.start(z))[0] - z
+    full = rule(Move(z, g, Zero(), ONE, ONE, 1.0, ONE < 0), rule.start(None, z))[0] - z
+    short = rule(Move(z, g, Zero(), ONE, UNEVEN, 1.0, ONE < 0), rule.start(None, z))[0] - z
     torch.testing.assert_close(short, UNEVEN[:, None] * full, rtol=1e-12, atol=1e-14)
 
 
@@ -179,24 +182,35 @@ def columns(value):
     return torch.full((B,), float(value), dtype=F64)
 
 
+def sigma_of(dual, gap, k, rho, first, extent=1.0):
+    """The dual step of a rule that remembers nothing."""
+    at = Progress(gap, torch.full_like(gap, extent), k, rho, torch.full_like(gap, float(first)))
+    return dual(at, dual.start(gap))[0]
+
+
+def rho_of(penalty, k):
+    zero, first = torch.zeros_like(k), torch.full_like(k, penalty.rho)
+    return penalty(k, first, first, Residuals(zero, zero))
+
+
 @pytest.mark.parametrize("sigma", [0.3, 5.0])
 def test_paper_dual_is_the_formula(sigma):
     gaps = [1e-9, 0.4, 30.0]
     for k in range(1, 51):
-        ours = gp.duals.Paper(sigma)(torch.tensor(gaps, dtype=F64), columns(k), columns(7), 3.0)
+        ours = sigma_of(gp.duals.Paper(sigma), torch.tensor(gaps, dtype=F64), columns(k), columns(7), 3.0, extent=5.0)
         expected = [min(sigma, sigma / (gap * k * math.log(k + 1) ** 2)) for gap in gaps]
         np.testing.assert_allclose(ours, expected, rtol=1e-13)
 
 
 def test_paper_dual_at_zero_gap_is_the_first_step():
-    assert gp.duals.Paper(0.3)(columns(0), columns(4), columns(1), 1.0).tolist() == [0.3] * B
+    assert sigma_of(gp.duals.Paper(0.3), columns(0), columns(4), columns(1), 1.0).tolist() == [0.3] * B
 
 
 @pytest.mark.parametrize("gap", [0.1, 1.0, 100.0])
 def test_the_dual_moves_of_the_paper_are_summable(gap):
     k = torch.arange(1, 200_001, dtype=F64)
     gaps = torch.full_like(k, gap)
-    moves = gp.duals.Paper(0.7)(gaps, k, torch.ones_like(k), 1.0) * gaps
+    moves = sigma_of(gp.duals.Paper(0.7), gaps, k, torch.ones_like(k), 1.0) * gaps
     assert float(moves.sum()) <= 3.388 * 0.7
     if gap == 100.0:  # then the bound is nearly reached: the rest of the series is about 1/log(200000)
         assert float(moves.sum()) > (3.387 - 1 / math.log(200_000)) * 0.7
@@ -204,18 +218,43 @@ def test_the_dual_moves_of_the_paper_are_summable(gap):
 
 def test_default_duals():
     rho, first = torch.tensor([2.0, 4.0, 8.0], dtype=F64), 3.0
-    np.testing.assert_allclose(gp.duals.Paper()(columns(0), columns(1), rho, first), [0.03] * B)
-    np.testing.assert_allclose(gp.duals.Constant()(columns(9), columns(5), rho, first), [0.2, 0.4, 0.8])
+    np.testing.assert_allclose(sigma_of(gp.duals.Paper(), columns(0), columns(1), rho, first), [0.03] * B)
+    np.testing.assert_allclose(sigma_of(gp.duals.Constant(), columns(9), columns(5), rho, first), [0.2, 0.4, 0.8])
+
+
+def test_the_papers_default_does_not_depend_on_units():
+    gap, k = torch.tensor([0.1, 3.0, 40.0], dtype=F64), columns(6)
+    plain = sigma_of(gp.duals.Paper(), gap, k, columns(1), 2.0, extent=7.0)
+    assert torch.equal(plain, sigma_of(gp.duals.Paper(), 1024 * gap, k, columns(1), 2.0, extent=7.0 * 1024))
+
+
+def shares(gaps):
+    """The share of rho that the adaptive dual takes along a sequence of gaps."""
+    dual, one = gp.duals.Adaptive(0.2), torch.ones(1, dtype=F64)
+    memory, found = dual.start(one), []
+    for k, gap in enumerate(gaps, 1):
+        sigma, memory = dual(Progress(gap * one, one, k * one, 3 * one, one), memory)
+        found.append(float(sigma) / 3)
+    return found
+
+
+def test_the_adaptive_dual_follows_the_gap():
+    assert shares([0.9**k for k in range(40)]) == pytest.approx([0.2] * 40)  # falls: left alone
+    standing = shares([1.0] * 200)
+    assert standing[1] == pytest.approx(0.21) and standing[-1] == 1.0
+    swinging = shares([1.0, 5.0] * 20)
+    assert swinging[-1] < 0.05
+    assert min(shares([float(2**k) for k in range(60)])) == pytest.approx(1e-3)
 
 
 def test_constant_dual():
     for k in (1, 50):
-        assert gp.duals.Constant(0.4)(columns(9), columns(k), columns(2), 1.0).tolist() == [0.4] * B
+        assert sigma_of(gp.duals.Constant(0.4), columns(9), columns(k), columns(2), 1.0).tolist() == [0.4] * B
 
 
 @pytest.mark.parametrize("dual", [gp.duals.Paper(0.0), gp.duals.Constant(0.0)], ids=str)
 def test_sigma_zero_freezes_the_dual(dual):
-    assert dual(columns(2), columns(3), columns(1), 1.0).tolist() == [0.0] * B
+    assert sigma_of(dual, columns(2), columns(3), columns(1), 1.0).tolist() == [0.0] * B
 
 
 # -- penalties ------------------------------------------------------------------------------------------------------
@@ -226,19 +265,43 @@ def test_sigma_zero_freezes_the_dual(dual):
 def test_doubling_table(scales, rho):
     expected = [2**k * rho for k in range(1, scales + 1) for _ in range(2**k * 3)] + [2**scales * rho] * 20
     k = torch.arange(1, len(expected) + 1, dtype=F64)
-    np.testing.assert_allclose(gp.penalties.Doubling(rho, n=3, scales=scales)(k), expected, rtol=1e-14)
+    np.testing.assert_allclose(rho_of(gp.penalties.Doubling(rho, n=3, scales=scales), k), expected, rtol=1e-14)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 def test_penalties_keep_the_dtype(dtype):
     k = torch.arange(1, 9, dtype=dtype)
     for penalty in (gp.penalties.Constant(0.3), gp.penalties.Doubling(0.3, 2, 2)):
-        assert penalty(k).dtype == dtype
-        assert penalty(k).shape == k.shape
+        assert rho_of(penalty, k).dtype == dtype
+        assert rho_of(penalty, k).shape == k.shape
 
 
 def test_constant_penalty():
-    assert gp.penalties.Constant(0.5)(torch.arange(1, 5, dtype=F64)).tolist() == [0.5] * 4
+    assert rho_of(gp.penalties.Constant(0.5), torch.arange(1, 5, dtype=F64)).tolist() == [0.5] * 4
+
+
+def test_balanced_penalty():
+    balanced, first = gp.penalties.Balanced(2.0, ratio=5.0), columns(2)
+    seen = Residuals(torch.tensor([60.0, 1.0, 1.0], dtype=F64), torch.tensor([10.0, 6.0, 1.0], dtype=F64))
+    assert balanced(columns(10), first, first, seen).tolist() == [4.0, 1.0, 2.0]
+    assert balanced(columns(11), first, first, seen).tolist() == [2.0, 2.0, 2.0], "looks every tenth iteration"
+    high, low = columns(2000), columns(0.002)
+    assert balanced(columns(20), first, high, seen)[0] == 2000
+    assert balanced(columns(20), first, low, seen)[1] == pytest.approx(0.002)
+
+
+@pytest.mark.parametrize("unit", [1.0, 1000.0])
+def test_natural_penalties(unit):
+    """Of a norm: 2 R(x)/D^2, with D the distance to where it is least; else the curvature of L; 1 without either."""
+    G = gp.Generator(Double(), S, S)
+    x, y = unit * random(B, S), unit * random(B, S, seed=1)
+    norm = gp.Problem(G, on_signal=LInf().around(y))
+    expected = 2 * (x - y).abs().amax(dim=1) / (x - y).square().sum(dim=1)
+    torch.testing.assert_close(gp.penalties.Constant().first(norm, x), expected, rtol=1e-6, atol=0)
+    smooth = gp.Problem(G, gp.SquaredDistance(y, 0.7), on_signal=LInf().around(y))
+    assert gp.penalties.Doubling().first(smooth, x).tolist() == pytest.approx([1.4] * B)
+    assert gp.penalties.Balanced().first(gp.Problem(G, on_signal=Box(-1, 1)), x).tolist() == [1.0] * B
+    assert gp.penalties.Balanced(3.0).first(smooth, x).tolist() == [3.0] * B
 
 
 # -- the linearized w step ------------------------------------------------------------------------------------------
@@ -284,12 +347,16 @@ OTHER = {
     gp.z_steps.Gradient: {"step_size": 0.013},
     gp.z_steps.Momentum: {"step_size": 0.013, "momentum": 0.4},
     gp.z_steps.Adam: {"step_size": 0.013, "beta1": 0.4, "beta2": 0.8, "epsilon": 0.1},
+    gp.z_steps.Spectral: {},
+    gp.z_steps.GaussNewton: {"inner": 2, "refresh": 3, "dense": False},
     gp.w_steps.Linearized: {"alpha": 0.03},
     gp.w_steps.Exact: {"tolerance": 0.3, "max_iterations": 1},
     gp.duals.Paper: {"sigma": 0.9},
     gp.duals.Constant: {"sigma": 0.9},
+    gp.duals.Adaptive: {"share": 0.9},
     gp.penalties.Constant: {"rho": 0.4},
     gp.penalties.Doubling: {"rho": 0.4, "n": 1, "scales": 1},
+    gp.penalties.Balanced: {"rho": 0.4, "ratio": 1.5},
 }
 SLOTS = {"z_steps": "z_step", "w_steps": "w_step", "duals": "dual", "penalties": "penalty"}
 OPTIONS = [(kind, name, value) for kind, changes in OTHER.items() for name, value in changes.items()]
@@ -312,7 +379,7 @@ def trajectory(**choices):
     ("kind", "name", "value"), OPTIONS, ids=[f"{k.__module__}.{k.__name__}.{n}" for k, n, _ in OPTIONS]
 )
 def test_every_option_has_an_effect(kind, name, value):
-    slot = SLOTS[kind.__module__.rsplit(".", 1)[1]]
+    slot = next(slot for module, slot in SLOTS.items() if module in kind.__module__)
     default, changed = kind(), kind(**{name: value})
     assert getattr(default, name) != value
     assert not torch.allclose(trajectory(**{slot: default}), trajectory(**{slot: changed}), rtol=1e-9, atol=0)
@@ -325,8 +392,13 @@ def test_the_table_of_options_is_complete(kind):
 
 def test_the_table_of_rules_is_complete():
     bases = [gp.solvers.z_steps.ZStep, gp.solvers.w_steps.WStep, gp.solvers.duals.Dual, gp.solvers.penalties.Penalty]
-    known = {kind for base in bases for kind in base.__subclasses__() if kind.__module__.startswith("genprior")}
+    known = {kind for base in bases for kind in concrete(base) if kind.__module__.startswith("genprior")}
     assert known == set(OTHER)
+
+
+def concrete(base):
+    found = [kind for part in base.__subclasses__() for kind in (part, *concrete(part))]
+    return [kind for kind in found if not inspect.isabstract(kind)]
 
 
 # -- bad values -----------------------------------------------------------------------------------------------------

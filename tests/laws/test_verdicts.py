@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 import genprior as gp
 from genprior.generators.examples import soft_discs
-from tests.laws.test_solvers import ADMM, SOLVERS
+from tests.laws.test_solvers import ADMM, SOLVERS, SQUARES_ONLY
 
 F64 = torch.float64
-BASELINES = [name for name in SOLVERS if name not in ADMM]
+BASELINES = [name for name in SOLVERS if name not in ADMM + SQUARES_ONLY]
 
 
 def linear(latent: int, signal: int, seed: int, scale: float = 1.0) -> tuple[gp.Generator, np.ndarray]:
@@ -27,7 +27,7 @@ def normal(*shape: int, seed: int) -> Tensor:
     return torch.tensor(np.random.default_rng(seed).normal(size=shape))
 
 
-@pytest.mark.parametrize("solver", ADMM)
+@pytest.mark.parametrize("solver", [name for name in ADMM if "Newton" not in name])
 @pytest.mark.parametrize("term", [1e-3 * gp.SquaredL2(), 1e-3 * gp.L1(), 1e-3 * gp.L2()], ids=repr)
 def test_the_first_step_does_not_throw_the_start_away(solver, term):
     """In ADMM's first iteration nothing is pulled back: no step length is known, so the prox of H must not act at full."""
@@ -106,7 +106,7 @@ class Cliff(nn.Module):
         return torch.cat([steep, z.flip(1), z.sum(dim=1, keepdim=True)], dim=1)
 
 
-@pytest.mark.parametrize("solver", ["GradientDescent", "LBFGS", "Adam"])
+@pytest.mark.parametrize("solver", ["GradientDescent", "LBFGS", "Adam", "QuasiNewton", "LevenbergMarquardt"])
 def test_a_steep_place_early_does_not_excuse_a_slope_later(solver):
     generator = gp.Generator(Cliff(), 2, 5, dtype=F64)
     problem = gp.Problem(generator, gp.SquaredDistance(torch.tensor([[0.3, -0.2, 0.5, 0.1, 0.9]], dtype=F64)))
@@ -136,7 +136,7 @@ def test_an_answer_of_zero_converges():
     assert (result.signal.abs() < 1e-3).all()
 
 
-@pytest.mark.parametrize("solver", ["GradientDescent", "LBFGS", "ExactADMM Adam"])
+@pytest.mark.parametrize("solver", ["GradientDescent", "LBFGS", "ExactADMM Adam", "Auto"])
 def test_a_saturated_start_does_not_mislead_the_steps(solver):
     """Far out the logistic loss is flat: its curvature there says nothing about the steps that are safe further in."""
     generator, matrix = linear(3, 8, seed=11)

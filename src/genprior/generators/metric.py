@@ -24,6 +24,7 @@ def mean_gram(generator: Generator) -> Tensor:
 
     It depends on the generator alone (always the same points and vectors), so that every item of every batch sees the
     same one. 32 points, 8 vectors each: one forward and eight backward passes where the points fit into memory together.
+    The identity where the generator gives no finite numbers.
     """
     random = torch.Generator().manual_seed(0)
     latents = generator.draw(_POINTS, random)
@@ -37,4 +38,5 @@ def mean_gram(generator: Generator) -> Tensor:
             v = torch.randn(value.shape, generator=random, dtype=torch.float32, device="cpu").to(value)
             gradient = _batch.flat(generator.backward(leaf, value, v, keep=pull < _PULLS - 1))
             total = total + gradient.mT @ gradient
-    return total.detach() / (_POINTS * _PULLS)
+    metric = total.detach() / (_POINTS * _PULLS)
+    return metric if bool(torch.isfinite(metric).all()) else torch.eye(len(metric)).to(metric)

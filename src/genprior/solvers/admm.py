@@ -9,12 +9,12 @@ from torch import Tensor
 
 from genprior import _batch
 from genprior.problem import Problem
-from genprior.solvers import duals, penalties
-from genprior.solvers.base import Pull, Solver, State, following, opening, unknown_is_infinite
-from genprior.solvers.estimates import latent_residual, lipschitz
+from genprior.solvers import duals, penalties, z_steps
+from genprior.solvers.base import Solver, State, following, judged_where, opening, unknown_is_infinite
+from genprior.solvers.estimates import latent_residual
 from genprior.solvers.exact import Memory, Split
 from genprior.solvers.w_steps import Exact, Linearized, WStep
-from genprior.solvers.z_steps import Gradient, Move, ZStep
+from genprior.solvers.z_steps import FirstOrder, Gradient, Task, ZStep
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,13 @@ class ADMMState(State):
     sigma: Tensor
     extent: Tensor
     """``|G(z)|`` at the start; a tenth of it is the least unit of residuals, for answers that are zero."""
-    z_memory: Memory
+    first_rho: Tensor
+    """The penalty before any change: step lengths given by the user belong to it."""
+    moved: Tensor
+    """``|G(z+) - G(z)|`` in the last iteration."""
+    z_memory: z_steps.Memory
     w_memory: Memory
+    dual_memory: duals.Memory
 
 
 @dataclass(frozen=True)
@@ -44,18 +49,18 @@ class ADMM(Solver):
         lam+ = lam + sigma (w+ - x+)                sigma from the dual rule
 
     ``x+`` and its graph serve the next iteration's gradient, so an iteration costs exactly one forward and one backward
-    pass, as gradient descent does. Start: ``w = G(z)``, ``lam = 0``.
+    pass, as gradient descent does (Gauss-Newton steps cost forward passes alone). Start: ``w = G(z)``, ``lam = 0``.
 
     Parameters
     ----------
     z_step
-        :mod:`genprior.z_steps` ``Gradient``, ``Momentum`` or ``Adam``.
+        :mod:`genprior.z_steps` ``Gradient``, ``Momentum``, ``Adam``, ``Spectral`` or ``GaussNewton``.
     w_step
         :mod:`genprior.w_steps` ``Linearized`` or ``Exact``.
     dual
-        :mod:`genprior.duals` ``Paper`` or ``Constant``.
+        :mod:`genprior.duals` ``Paper``, ``Constant`` or ``Adaptive``.
     penalty
-        :mod:`genprior.penalties` ``Constant`` or ``Doubling``.
+        :mod:`genprior.penalties` ``Constant``, ``Doubling`` or ``Balanced``.
 
     References
     ----------
@@ -78,39 +83,47 @@ class ADMM(Solver):
         at = problem.generator.evaluate(z)
         point = problem.evaluate(at.x, at.z)
         common = opening(at, point, problem.loss.curvature(at.x)[1])
+        zero, first = common["k"], self.penalty.first(problem, at.x)
         return ADMMState(
-            **common | {"rho": self.penalty(common["k"] + 1)},
+            **common | {"rho": self.penalty(zero + 1, first, first, penalties.Residuals(zero, zero))},
             r=torch.zeros_like(at.x),
             lam=torch.zeros_like(at.x),
             sigma=common["k"],
             extent=_batch.norm(at.x),
-            z_memory=self.z_step.start(z),
+            first_rho=first,
+            moved=zero,
+            z_memory=self.z_step.start(problem, at.z),
             w_memory=self.w_step.start(problem, at.x, point.residual),
+            dual_memory=self.dual.start(zero),
         )
 
     def step(self, problem: Problem, state: ADMMState) -> ADMMState:
         """One iteration: one backward pass, one forward pass."""
         s, k = state, state.k + 1
-        rho = self.penalty(k)
+        rho = self.penalty(k, s.first_rho, s.rho, penalties.Residuals(_batch.norm(s.r), s.moved))
         f = torch.addcmul(s.lam, s.r, _batch.spread(rho, s.r)).neg_()  # grad_z = DG^T f
-        pull = Pull.of(s, f)
-
-        z, z_memory = self.z_step(self._move(problem, s, pull, rho), s.z_memory)
-        at = problem.generator.evaluate(z)
+        shrink = s.scale * s.first_rho / rho if self.z_step.follows_penalty else s.scale
+        at, pull, z_memory, exact = self.z_step.advance(problem, s, Task(f, rho, shrink), s.z_memory)
         point = problem.evaluate(at.x, at.z)
 
-        split = Split(s.w, s.lam, at.x, point.residual, rho, s.sigma, s.scale, self.penalty.rho)
+        split = Split(s.w, s.lam, at.x, point.residual, rho, s.sigma, s.scale, s.first_rho)
         w, w_memory = self.w_step(problem, split, s.w_memory)
         r = w - at.x
-        sigma = s.scale * self.dual(_batch.norm(r), k, rho, self.penalty.rho)
+        progress = duals.Progress(_batch.norm(r), s.extent, k, rho, s.first_rho)
+        sigma, dual_memory = self.dual(progress, s.dual_memory)
+        sigma = s.scale * sigma
+        common = following(s, at, point, pull, problem.generator.law.spread) | {"w": w, "rho": rho}
         return ADMMState(
-            **following(s, at, point, pull, problem.generator.law.spread) | {"w": w, "rho": rho},
+            **common if isinstance(self.z_step, FirstOrder) else judged_where(exact, common, s),
             r=r,
             lam=torch.addcmul(s.lam, _batch.spread(sigma, r), r),
             sigma=sigma,
             extent=s.extent,
+            first_rho=s.first_rho,
+            moved=_batch.norm(at.x - s.x),
             z_memory=z_memory,
             w_memory=w_memory,
+            dual_memory=dual_memory,
         )
 
     def residuals(self, problem: Problem, state: ADMMState) -> tuple[Tensor, Tensor]:
@@ -134,17 +147,6 @@ class ADMM(Solver):
             f"{self.w_step.name(problem)}, dual {self.dual}, penalty {self.penalty}"
         )
 
-    def _move(self, problem: Problem, s: ADMMState, pull: Pull, rho: Tensor) -> Move:
-        return Move(
-            z=s.z,
-            gradient=pull.gradient,
-            term=problem.on_latent,
-            lipschitz=lipschitz(rho, pull.kappa),
-            shrink=s.scale * self.penalty.rho / rho if self.z_step.follows_penalty else s.scale,
-            spread=problem.generator.law.spread,
-            idle=pull.kappa == 0,
-        )
-
 
 @dataclass(frozen=True, init=False)
 class LinearizedADMM(ADMM):
@@ -153,7 +155,7 @@ class LinearizedADMM(ADMM):
     Parameters
     ----------
     rho
-        penalty weight.
+        penalty weight; omitted: in the problem's own units (the curvature of L, or that of a parabola like R).
     alpha
         step in w; omitted: ``1/(nu_L + rho)``.
     beta
@@ -166,7 +168,7 @@ class LinearizedADMM(ADMM):
 
     def __init__(
         self,
-        rho: float = 1.0,
+        rho: float | None = None,
         *,
         alpha: float | None = None,
         beta: float | None = None,
@@ -186,7 +188,7 @@ class ExactADMM(ADMM):
     Parameters
     ----------
     rho
-        penalty weight before the first doubling: the k-th scale has ``2^k rho``.
+        penalty weight before the first doubling: the k-th scale has ``2^k rho``; omitted: in the problem's own units.
     beta
         step in z before the first doubling; omitted: from a running estimate of ``rho |DG|^2``.
     sigma
@@ -199,7 +201,7 @@ class ExactADMM(ADMM):
 
     def __init__(
         self,
-        rho: float = 1.0,
+        rho: float | None = None,
         *,
         beta: float | None = None,
         sigma: float | None = None,

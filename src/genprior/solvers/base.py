@@ -118,6 +118,15 @@ def following(s: State, at: Evaluation, point: Point, pull: Pull, spread: float)
     }
 
 
+def judged_where(exact: Tensor, common: dict[str, Any], old: State) -> dict[str, Any]:
+    """``common``, but what convergence is judged by only where it is ``exact``; elsewhere the last verdict holds."""
+    held = {}
+    for name in ("before", "gradient", "force", "stretch"):
+        new, last = common[name], getattr(old, name)
+        held[name] = torch.where(torch.as_tensor(_batch.spread(exact, new)), new, last)
+    return common | held
+
+
 class Solver(ABC):
     """A method, as frozen data. ``step`` is a pure function of (problem, state): the same state gives the same bits."""
 

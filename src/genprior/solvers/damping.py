@@ -91,26 +91,30 @@ class Model:
     def judged(self, gain: Tensor, accepted: Tensor, visible: Tensor) -> Model:
         """The damping after a step that gained ``gain`` times what was predicted (Nielsen's rule).
 
-        Where what was predicted is not ``visible`` beside rounding, nothing is learned from a failure.
+        Where what was predicted is not ``visible`` beside rounding, nothing is learned about it.
         """
         calmer = self.damping * (1 - (2 * gain.clamp(-1, 2) - 1) ** 3).clamp(1 / 3, 2)
         most = _MOST_DAMPING * self.gram.diagonal(dim1=1, dim2=2).amax(dim=1)
         stiffer = torch.minimum(self.damping * self.growth, torch.maximum(most, self.damping))
-        failed = ~accepted & visible
+        succeeded, failed = accepted & visible, ~accepted & visible
         return Model(
             self.jacobian,
             self.gram,
-            torch.where(accepted, calmer, torch.where(failed, stiffer, self.damping)),
-            torch.where(accepted, 2.0, torch.where(failed, 2 * self.growth, self.growth)).clamp_max(_MOST_GROWTH),
+            torch.where(succeeded, calmer, torch.where(failed, stiffer, self.damping)),
+            torch.where(succeeded, 2.0, torch.where(failed, 2 * self.growth, self.growth)).clamp_max(_MOST_GROWTH),
             self.age + 1,
             torch.where(visible & ~(accepted & (gain > _POOR)), self.poor + 1, 0.0),
         )
 
-    def updated(self, d: Tensor, change: Tensor) -> Model:
-        """Broyden's rank-one update: afterwards ``M d`` equals the change that was measured along d."""
+    def updated(self, d: Tensor, change: Tensor, signal: Tensor) -> Model:
+        """Broyden's rank-one update: afterwards ``M d`` equals the change that was measured along d.
+
+        Nothing is learned from changes that are hardly larger than the rounding of the signals behind them.
+        """
         size = _batch.square(d).clamp_min(1e-30)
         u = (change - self.push(d)) / size[:, None]
-        usable = (torch.isfinite(u).all(dim=1) & torch.isfinite(d).all(dim=1))[:, None]
+        visible = _batch.norm(change) > torch.finfo(d.dtype).eps ** 0.5 * _batch.norm(signal)
+        usable = (visible & torch.isfinite(u).all(dim=1) & torch.isfinite(d).all(dim=1))[:, None]
         u, d = torch.where(usable, u, 0.0), torch.where(usable, d, 0.0)
         cross = self.pull(u)[:, :, None] * d[:, None, :]
         square = _batch.square(u)[:, None, None] * d[:, :, None] * d[:, None, :]

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from genprior.problem import Problem
 from genprior.solvers import z_steps
-from genprior.solvers.base import Pull, Solver, State, following, opening
-from genprior.solvers.estimates import curvature_of, lipschitz
-from genprior.solvers.z_steps import Memory, Move, ZStep
+from genprior.solvers.base import Solver, State, following, opening
+from genprior.solvers.estimates import curvature_of
+from genprior.solvers.z_steps import Memory, Task, ZStep
 
 
 @dataclass(frozen=True)
@@ -37,24 +37,13 @@ class Descent(Solver):
         at = problem.generator.evaluate(z)
         point = problem.evaluate(at.x, at.z)
         common = opening(at, point, curvature_of(problem, at.x, point.residual))
-        return DescentState(**common, residual=point.residual, z_memory=self.z_step.start(z))
+        return DescentState(**common, residual=point.residual, z_memory=self.z_step.start(problem, at.z))
 
     def step(self, problem: Problem, state: DescentState) -> DescentState:
         """One backward pass at z, one forward pass at z+."""
         s = state
         f = problem.signal_gradient(s.x, s.residual)
-        pull = Pull.of(s, f)
-        move = Move(
-            z=s.z,
-            gradient=pull.gradient,
-            term=problem.on_latent,
-            lipschitz=lipschitz(s.nu, pull.kappa),
-            shrink=s.scale,
-            spread=problem.generator.law.spread,
-            idle=pull.kappa == 0,
-        )
-        z, z_memory = self.z_step(move, s.z_memory)
-        at = problem.generator.evaluate(z)
+        at, pull, z_memory, _ = self.z_step.advance(problem, s, Task(f, s.nu, s.scale), s.z_memory)
         point = problem.evaluate(at.x, at.z)
         common = following(s, at, point, pull, problem.generator.law.spread)
         return DescentState(**common, residual=point.residual, z_memory=z_memory)

@@ -4,22 +4,42 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from genprior import _validate
+from genprior import _batch, _validate
+
+Memory = dict[str, Tensor]
 
 _PAPER_SHARE = 0.01
 _CONSTANT_SHARE = 0.1
 
 
+class Progress(NamedTuple):
+    """What a dual step may depend on, per item."""
+
+    gap: Tensor
+    """``|w+ - G(z+)|``."""
+    extent: Tensor
+    """``|G(z)|`` at the start: the unit of gaps."""
+    k: Tensor
+    """Number of the iteration, from 1."""
+    rho: Tensor
+    first_rho: Tensor
+
+
 class Dual(ABC):
     """A rule for the dual step size ``sigma`` in ``lam+ = lam + sigma (w+ - G(z+))``, per item."""
 
+    def start(self, like: Tensor) -> Memory:
+        """What the rule remembers; ``like`` has one number per item."""
+        return {}
+
     @abstractmethod
-    def __call__(self, gap: Tensor, k: Tensor, rho: Tensor, first_rho: float) -> Tensor:
-        """Sigma for iteration ``k = 1, 2, ...``, given ``gap = |w+ - G(z+)|``, the penalty now and at the start."""
+    def __call__(self, at: Progress, memory: Memory) -> tuple[Tensor, Memory]:
+        """Sigma, and the new memory."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +47,8 @@ class Paper(Dual):
     """``sigma_k = min(sigma, sigma / (gap k log^2(k + 1)))`` with ``k = 1, 2, ...``: keeps the duals bounded.
 
     The sum of all dual moves is at most ``3.388 sigma``. A large ``sigma`` lets lam run early and then freezes it at a
-    wrong value; without one it is 1% of the first penalty.
+    wrong value; without one it is 1% of the first penalty, and gaps are counted in units of the first signal's length, so that
+    units do not matter.
     """
 
     sigma: float | None = None
@@ -35,11 +56,12 @@ class Paper(Dual):
     def __post_init__(self) -> None:
         _check_sigma(self.sigma)
 
-    def __call__(self, gap: Tensor, k: Tensor, rho: Tensor, first_rho: float) -> Tensor:
+    def __call__(self, at: Progress, memory: Memory) -> tuple[Tensor, Memory]:
         """The decaying rule of Algorithm 1."""
-        decay = torch.log1p(k).square_().mul_(k).mul_(gap)
-        first = _PAPER_SHARE * first_rho if self.sigma is None else self.sigma
-        return first / decay.clamp_min_(1.0)
+        gap = _batch.ratio(at.gap, at.extent) if self.sigma is None else at.gap
+        decay = torch.log1p(at.k).square_().mul_(at.k).mul_(gap)
+        first = _PAPER_SHARE * at.first_rho if self.sigma is None else self.sigma
+        return first / decay.clamp_min_(1.0), memory
 
 
 @dataclass(frozen=True)
@@ -51,9 +73,43 @@ class Constant(Dual):
     def __post_init__(self) -> None:
         _check_sigma(self.sigma)
 
-    def __call__(self, gap: Tensor, k: Tensor, rho: Tensor, first_rho: float) -> Tensor:
+    def __call__(self, at: Progress, memory: Memory) -> tuple[Tensor, Memory]:
         """The constant rule."""
-        return _CONSTANT_SHARE * rho if self.sigma is None else torch.full_like(rho, self.sigma)
+        return _CONSTANT_SHARE * at.rho if self.sigma is None else torch.full_like(at.rho, self.sigma), memory
+
+
+@dataclass(frozen=True)
+class Adaptive(Dual):
+    """``sigma = share rho``, the share adapted to how the gap behaves, per item.
+
+    A gap that falls is left alone. One that stands still needs a multiplier: the share grows by 5%, up to 1 (the method of
+    multipliers). One that rises above its recent average by a tenth swings: the share is halved, down to 0.001.
+
+    Parameters
+    ----------
+    share
+        at first.
+    """
+
+    share: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not 0 < _validate.number("share", self.share) <= 1:
+            raise ValueError(f"share must lie in (0, 1], got {self.share}")
+
+    def start(self, like: Tensor) -> Memory:
+        """The share, and the average gap."""
+        return {"share": torch.full_like(like, self.share), "average": torch.zeros_like(like)}
+
+    def __call__(self, at: Progress, memory: Memory) -> tuple[Tensor, Memory]:
+        """The adapted step."""
+        share, average = memory["share"], memory["average"]
+        known = average > 0
+        swings = known & (at.gap > 1.1 * average)
+        stands = known & ~swings & (at.gap > 0.99 * average)
+        share = torch.where(swings, 0.5 * share, torch.where(stands, 1.05 * share, share)).clamp(1e-3, 1.0)
+        average = torch.where(known, 0.9 * average + 0.1 * at.gap, at.gap)
+        return share * at.rho, {"share": share, "average": average}
 
 
 def _check_sigma(sigma: float | None) -> None:

@@ -23,8 +23,6 @@ from genprior.solvers.levenberg import applies_to, residual_jacobian
 from genprior.solvers.w_steps import Exact
 
 _W_STEP = Exact()
-_FLAT = 1e8
-"""A step of the prox so long, relative to the natural one, that only R counts."""
 
 
 class Sight(NamedTuple):
@@ -61,21 +59,6 @@ def look(problem: Problem, x: Tensor, point: Point, old: Sight | None, lam: Tens
 def method_name(problem: Problem) -> str:
     """How w is eliminated, in words."""
     return _W_STEP.name(problem)
-
-
-def natural_penalty(problem: Problem, x: Tensor, point: Point) -> Tensor:
-    """A penalty in the problem's own units.
-
-    The curvature of L where it has one; else ``2 R(x) / D^2``, with D the distance from x to where R is least: the
-    curvature of a parabola that falls by R(x) over that distance. 1 where R is a set and L is absent: any will do.
-    """
-    nu = problem.loss.curvature(x)[1]
-    value = problem.on_signal(x)
-    step = _batch.square(x) / value.clamp_min(1e-30)
-    far = problem.on_signal.prox(x, (_FLAT * step).clamp(1e-30, 1e30))
-    parabola = 2 * value / _batch.square(far - x).clamp_min(1e-30)
-    usable = value.isfinite() & (value > 0) & parabola.isfinite()
-    return torch.where(nu > 0, nu, torch.where(usable, parabola, 1.0))
 
 
 def curvature(problem: Problem, x: Tensor, rho: Tensor) -> Tensor:

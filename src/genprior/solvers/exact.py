@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from genprior import _batch
+from genprior._batch import PerItem
 from genprior.losses import LeastSquares, NoLoss, SquaredDistance
 from genprior.operators import Identity, Mask
 from genprior.operators.base import RowForm
@@ -47,7 +48,7 @@ class Split(NamedTuple):
     """The dual step that led to ``lam``."""
     scale: Tensor
     """Factor on step lengths after roll-backs."""
-    first_rho: float
+    first_rho: PerItem
     """The penalty before any scale: step lengths given by the user belong to it."""
 
 

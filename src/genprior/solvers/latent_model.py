@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -27,15 +30,23 @@ def solve_spd(matrix: Tensor, right: Tensor) -> Tensor:
 
 
 def proximal_direction(
-    hessian: Tensor, gradient: Tensor, z: Tensor, direction: Tensor, term: Term, shape: torch.Size
+    hessian: Tensor | Callable[[Tensor], Tensor],
+    gradient: Tensor,
+    z: Tensor,
+    direction: Tensor,
+    term: Term,
+    shape: torch.Size,
+    *,
+    steps: int = _INNER,
 ) -> Tensor:
     """Minimise ``<g, d> + 1/2 <d, B d> + H(z + d)`` over d, from ``direction``, by accelerated proximal gradient.
 
-    A rough answer is enough, for a line search or a judgement follows: 100 iterations, or changes below 1e-5 of the
-    step. The momentum restarts for an item whenever it points uphill. Each iteration costs one product with the small
-    matrix B and one prox of H, none a pass through G.
+    A rough answer is enough, for a line search or a judgement follows: ``steps`` iterations, or changes below 1e-5 of
+    the step. The momentum restarts for an item whenever it points uphill. Each iteration costs one product with B (a
+    matrix per item, or a function) and one prox of H.
     """
-    bound = 1.05 * _largest_eigenvalue(hessian)
+    apply = hessian if callable(hessian) else partial(_product, hessian)
+    bound = 1.05 * _largest_eigenvalue(apply, gradient, min(steps, _POWER_STEPS))
 
     def prox(v: Tensor) -> Tensor:
         return _batch.flat(term.prox(v.reshape(shape), 1 / bound))
@@ -43,8 +54,8 @@ def proximal_direction(
     point = ahead = prox(z + direction)
     momentum = torch.ones_like(bound)
     active = torch.ones_like(bound, dtype=torch.bool)
-    for _ in range(_INNER):
-        slope = gradient + torch.bmm(hessian, (ahead - z)[:, :, None])[:, :, 0]
+    for _ in range(steps):
+        slope = gradient + apply(ahead - z)
         candidate = prox(ahead - slope / bound[:, None])
         change = candidate - point
         uphill = _batch.dot(ahead - candidate, change) > 0
@@ -59,13 +70,16 @@ def proximal_direction(
     return point - z
 
 
-def _largest_eigenvalue(matrix: Tensor) -> Tensor:
-    """Of symmetric matrices, per item, by power iteration from the largest column; at least the largest diagonal entry."""
-    vector = matrix.gather(2, matrix.square().sum(dim=1).argmax(dim=1)[:, None, None].expand(-1, matrix.shape[1], 1))
-    for _ in range(_POWER_STEPS):
-        vector = torch.bmm(matrix, vector / torch.linalg.vector_norm(vector, dim=1, keepdim=True).clamp_min(1e-30))
-    largest = torch.linalg.vector_norm(vector, dim=1)[:, 0]
-    return torch.maximum(largest, matrix.diagonal(dim1=1, dim2=2).amax(dim=1)).clamp_min(1e-30)
+def _product(matrix: Tensor, v: Tensor) -> Tensor:
+    return torch.bmm(matrix, v[:, :, None])[:, :, 0]
+
+
+def _largest_eigenvalue(apply: Callable[[Tensor], Tensor], start: Tensor, steps: int) -> Tensor:
+    """Of a positive definite map, per item, by power iteration from ``start`` with a little of everything added."""
+    vector = start + 0.1 * _batch.norm(start).clamp_min(1e-30)[:, None] / start.shape[1] ** 0.5
+    for _ in range(steps):
+        vector = apply(vector / _batch.norm(vector).clamp_min(1e-30)[:, None])
+    return _batch.norm(vector).clamp_min(1e-30)
 
 
 def bfgs_inverse(inverse: Tensor, where: Tensor, s: Tensor, y: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from genprior import _batch, _validate
 from genprior.generators import Evaluation
 from genprior.losses import LeastSquares, SquaredDistance
 from genprior.problem import Point, Problem
-from genprior.solvers.base import Pull, Solver, State, following, opening
+from genprior.solvers.base import Pull, Solver, State, following, judged_where, opening
 from genprior.solvers.damping import Model
 from genprior.solvers.estimates import pull_ratio, remembered
 from genprior.terms import Zero
@@ -112,9 +112,8 @@ class LevenbergMarquardt(Solver):
         pull = self._pull(s, gradient)
         common = following(judged, at, point, pull, problem.generator.law.spread)
         stretch = (s.model.gram.diagonal(dim1=1, dim2=2).amax(dim=1) / s.nu.clamp_min(1e-30)).sqrt()
-        common["stretch"] = torch.where(fresh, torch.maximum(pull.ratio, stretch), s.stretch)
-        for name, new in (("before", s.base_z.reshape(s.z.shape)), ("gradient", pull.gradient), ("force", pull.force)):
-            common[name] = torch.where(_batch.spread(fresh, new), new, getattr(s, name))
+        common |= {"before": s.base_z.reshape(s.z.shape), "stretch": torch.maximum(pull.ratio, stretch)}
+        common = judged_where(fresh, common, s)
         taken = s.scale[:, None] * direction
         return replace(
             s,
@@ -134,7 +133,7 @@ class LevenbergMarquardt(Solver):
         )  # from an infeasible start
         eps = torch.finfo(s.score.dtype).eps
         visible = s.predicted > 16 * eps * (s.base_score.abs() + eps * s.first_score)
-        learned = s.model.updated(s.direction, s.residual - s.base_residual).judged(gain, accepted, visible)
+        learned = s.model.updated(s.direction, s.residual - s.base_residual, s.x).judged(gain, accepted, visible)
         take = accepted[:, None]
         return replace(
             s,

@@ -5,35 +5,73 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from genprior import _validate
+from genprior import _batch, _validate
+from genprior.problem import Problem
+
+_LOOK_EVERY = 10
+_FARTHEST = 1e3
+_FLAT = 1e8
+"""A step of the prox so long, relative to the natural one, that only R counts."""
+
+
+def natural_penalty(problem: Problem, x: Tensor) -> Tensor:
+    """A penalty in the problem's own units.
+
+    The curvature of L where it has one; else ``2 R(x) / D^2``, with D the distance from x to where R is least: the
+    curvature of a parabola that falls by R(x) over that distance. 1 where R is a set and L is absent: any will do.
+    """
+    nu = problem.loss.curvature(x)[1]
+    value = problem.on_signal(x)
+    step = _batch.square(x) / value.clamp_min(1e-30)
+    far = problem.on_signal.prox(x, (_FLAT * step).clamp(1e-30, 1e30))
+    parabola = 2 * value / _batch.square(far - x).clamp_min(1e-30)
+    usable = value.isfinite() & (value > 0) & parabola.isfinite()
+    return torch.where(nu > 0, nu, torch.where(usable, parabola, 1.0))
+
+
+class Residuals(NamedTuple):
+    """What an adaptive penalty looks at, per item."""
+
+    primal: Tensor
+    """``|w - G(z)|``."""
+    moved: Tensor
+    """``|G(z+) - G(z)|`` in the last iteration; times rho, the dual residual."""
 
 
 class Penalty(ABC):
     """A rule for ``rho``, per item."""
 
-    rho: float
+    rho: float | None
+    """Before any change; None: in the problem's own units."""
+
+    def first(self, problem: Problem, x: Tensor) -> Tensor:
+        """Rho before any change: as given, or the curvature of L, or that of a parabola like R."""
+        if self.rho is not None:
+            return x.new_full((x.shape[0],), self.rho)
+        return natural_penalty(problem, x)
 
     @abstractmethod
-    def __call__(self, k: Tensor) -> Tensor:
-        """The penalty of iteration ``k = 1, 2, ...``."""
+    def __call__(self, k: Tensor, first: Tensor, last: Tensor, seen: Residuals) -> Tensor:
+        """The penalty of iteration ``k = 1, 2, ...``, after ``last`` in the one before."""
 
 
 @dataclass(frozen=True)
 class Constant(Penalty):
     """The same penalty at every iteration."""
 
-    rho: float = 1.0
+    rho: float | None = None
 
     def __post_init__(self) -> None:
-        _validate.number("rho", self.rho, above=0)
+        _check_rho(self.rho)
 
-    def __call__(self, k: Tensor) -> Tensor:
+    def __call__(self, k: Tensor, first: Tensor, last: Tensor, seen: Residuals) -> Tensor:
         """``rho``."""
-        return torch.full_like(k, self.rho)
+        return first
 
 
 @dataclass(frozen=True)
@@ -43,24 +81,56 @@ class Doubling(Penalty):
     Iteration ``t`` (from 1) lies in scale ``k`` when ``2 n (2^(k-1) - 1) < t <= 2 n (2^k - 1)``.
     """
 
-    rho: float = 1.0
+    rho: float | None = None
     n: int = 10
     scales: int = 5
 
     def __post_init__(self) -> None:
-        _validate.number("rho", self.rho, above=0)
+        _check_rho(self.rho)
         _validate.whole("n", self.n)
         _validate.whole("scales", self.scales)
 
-    def __call__(self, k: Tensor) -> Tensor:
+    def __call__(self, k: Tensor, first: Tensor, last: Tensor, seen: Residuals) -> Tensor:
         """``2^scale rho`` for the scale that iteration ``k`` lies in."""
-        ends, values = _scales(self, k.dtype, k.device)
-        return values[torch.bucketize(k, ends)]
+        ends, factors = _scales(self, k.dtype, k.device)
+        return first * factors[torch.bucketize(k, ends)]
+
+
+@dataclass(frozen=True)
+class Balanced(Penalty):
+    """Residual balancing: rho doubles where the gap ``|w - G(z)|`` is ten times the last move of G(z), and halves in reverse.
+
+    Looked at every tenth iteration, per item; rho stays within a factor of 1000 of the first one.
+
+    References
+    ----------
+    He, Yang and Wang 2000; Boyd et al. 2011, section 3.4.1.
+    """
+
+    rho: float | None = None
+    ratio: float = 10.0
+
+    def __post_init__(self) -> None:
+        _check_rho(self.rho)
+        _validate.number("ratio", self.ratio, above=1)
+
+    def __call__(self, k: Tensor, first: Tensor, last: Tensor, seen: Residuals) -> Tensor:
+        """The balanced penalty."""
+        grow = torch.where(seen.primal > self.ratio * seen.moved, 2.0, 1.0)
+        shrink = torch.where(seen.moved > self.ratio * seen.primal, 0.5, 1.0)
+        looks = (k % _LOOK_EVERY == 0) & (seen.moved > 0)
+        changed = torch.where(looks, last * grow * shrink, last)
+        return torch.minimum(torch.maximum(changed, first / _FARTHEST), first * _FARTHEST)
+
+
+def _check_rho(rho: float | None) -> None:
+    if rho is not None:
+        _validate.number("rho", rho, above=0)
 
 
 @lru_cache(maxsize=64)
 def _scales(doubling: Doubling, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The last iteration of every scale but the last one, and the penalty of every scale."""
+    """The last iteration of every scale but the last one, and the factor on the penalty in every scale."""
     ends = [2.0 * doubling.n * (2**k - 1) for k in range(1, doubling.scales)]
-    values = [doubling.rho * 2.0**k for k in range(1, doubling.scales + 1)]
+    values = [2.0**k for k in range(1, doubling.scales + 1)]
     return torch.tensor(ends, dtype=dtype, device=device), torch.tensor(values, dtype=dtype, device=device)

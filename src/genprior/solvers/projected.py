@@ -10,9 +10,9 @@ from torch import Tensor
 from genprior import _batch, _validate
 from genprior.problem import Problem
 from genprior.solvers import z_steps
-from genprior.solvers.base import Pull, Solver, State, following, opening
-from genprior.solvers.estimates import curvature_of, lipschitz
-from genprior.solvers.z_steps import Memory, Move, ZStep
+from genprior.solvers.base import Solver, State, following, judged_where, opening
+from genprior.solvers.estimates import curvature_of
+from genprior.solvers.z_steps import Memory, Task, ZStep
 
 
 @dataclass(frozen=True)
@@ -62,35 +62,20 @@ class ProjectedGradient(Solver):
         point = problem.evaluate(at.x, at.z)
         common = opening(at, point, curvature_of(problem, at.x, point.residual))
         target = self._target(problem, at.x, point.residual, common["nu"])
-        return ProjectedState(**common, target=target, count=common["k"], z_memory=self.z_step.start(z))
+        return ProjectedState(**common, target=target, count=common["k"], z_memory=self.z_step.start(problem, at.z))
 
     def step(self, problem: Problem, state: ProjectedState) -> ProjectedState:
         """One inner step of the projection; where it was the last one, the next target."""
         s = state
         f = (s.x - s.target) / _batch.spread(self._eta(s.nu), s.x)
-        pull = Pull.of(s, f)
-        move = Move(
-            z=s.z,
-            gradient=pull.gradient,
-            term=problem.on_latent,
-            lipschitz=lipschitz(1 / self._eta(s.nu), pull.kappa),
-            shrink=s.scale,
-            spread=problem.generator.law.spread,
-            idle=pull.kappa == 0,
-        )
-        z, z_memory = self.z_step(move, s.z_memory)
-        at = problem.generator.evaluate(z)
+        at, pull, z_memory, exact = self.z_step.advance(problem, s, Task(f, 1 / self._eta(s.nu), s.scale), s.z_memory)
         point = problem.evaluate(at.x, at.z)
 
         count = (s.count + 1) % self.inner
         target = self._target(problem, at.x, point.residual, s.nu)
         common = following(s, at, point, pull, problem.generator.law.spread)
         if self.inner > 1:  # between two targets the last verdict holds
-            fresh = s.count == 0
-            common["before"] = torch.where(_batch.spread(fresh, z), s.z, s.before)
-            common["gradient"] = torch.where(_batch.spread(fresh, z), pull.gradient, s.gradient)
-            common["force"] = torch.where(fresh, pull.force, s.force)
-            common["stretch"] = torch.where(fresh, common["stretch"], s.stretch)
+            common = judged_where(exact & (s.count == 0), common, s)
         return ProjectedState(
             **common,
             target=torch.where(_batch.spread(count == 0, target), target, s.target),

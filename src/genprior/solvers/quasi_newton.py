@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from genprior import _batch, _validate
-from genprior.generators import Evaluation
 from genprior.problem import Point, Problem
-from genprior.solvers import envelope
+from genprior.solvers import envelope, penalties
 from genprior.solvers.base import Pull, Solver, State, following, opening, unknown_is_infinite
 from genprior.solvers.envelope import Sight
 from genprior.solvers.estimates import latent_residual
@@ -140,7 +139,7 @@ class QuasiNewton(Solver):
         point = problem.evaluate(at.x, at.z)
         common = opening(at, point, problem.loss.curvature(at.x)[1])
         zero, flat = common["k"], _batch.flat(at.z)
-        rho = self._first_penalty(problem, at, point) if envelope.needs_splitting(problem) else zero
+        rho = penalties.Constant(self.rho).first(problem, at.x) if envelope.needs_splitting(problem) else zero
         lam = torch.zeros_like(at.x)
         sight = envelope.look(problem, at.x, point, None, lam, rho)
         curvature = envelope.curvature(problem, at.x, rho)
@@ -172,11 +171,6 @@ class QuasiNewton(Solver):
             accepted=zero,
             age=zero,
         )
-
-    def _first_penalty(self, problem: Problem, at: Evaluation, point: Point) -> Tensor:
-        if self.rho is not None:
-            return torch.full_like(point.loss, self.rho)
-        return envelope.natural_penalty(problem, at.x, point)
 
     def _first_inverse(self, problem: Problem, curvature: Tensor) -> Tensor:
         """``(curvature metric + H's own curvature)^-1`` per item."""

@@ -1,4 +1,4 @@
-"""z steps: how the latent moves along a gradient. Shared by ADMM and by the descent methods.
+"""z steps along the gradient alone.
 
 Each takes ``z``, the gradient ``g`` of the smooth part, and a per-item estimate ``lipschitz`` of that gradient's Lipschitz
 constant, and ends with the prox of H: ``z+ = prox_{beta H}(z - beta g)`` or its preconditioned relative.
@@ -6,55 +6,19 @@ constant, and ends with the prox of H: ``z+ = prox_{beta H}(z - beta g)`` or its
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from genprior import _batch, _validate
+from genprior.problem import Problem
+from genprior.solvers.z_steps.base import FirstOrder, Memory, Move
 from genprior.terms import Term, Zero
 
-Memory = dict[str, Tensor]
-
-
-class ZStep(ABC):
-    """A rule for moving z."""
-
-    @property
-    def follows_penalty(self) -> bool:
-        """Whether a step length given by the user must shrink as a penalty grows, because the gradient grows with it."""
-        return False
-
-    def start(self, z: Tensor) -> Memory:
-        """What the rule remembers, per item."""
-        return {}
-
-    @abstractmethod
-    def __call__(self, move: Move, memory: Memory) -> tuple[Tensor, Memory]:
-        """The new latents and the new memory."""
-
 
 @dataclass(frozen=True)
-class Move:
-    """All that a z step may use."""
-
-    z: Tensor
-    gradient: Tensor
-    term: Term
-    """H."""
-    lipschitz: Tensor
-    """Estimate of the gradient's Lipschitz constant, per item."""
-    shrink: Tensor
-    """Per-item factor on explicit step sizes: roll-backs, and ``2^-k`` in the k-th scale of Algorithm 2."""
-    spread: float
-    """Typical size of a latent coordinate."""
-    idle: Tensor
-    """Where nothing has ever been pulled back, as in the first iteration of ADMM: no step length is known, z stays."""
-
-
-@dataclass(frozen=True)
-class Gradient(ZStep):
+class Gradient(FirstOrder):
     """``z+ = prox_{beta H}(z - beta g)``.
 
     ``step_size`` is beta. Without it, beta is the inverse of the running Lipschitz estimate, per item, at no extra pass.
@@ -78,7 +42,7 @@ class Gradient(ZStep):
 
 
 @dataclass(frozen=True)
-class Momentum(ZStep):
+class Momentum(FirstOrder):
     """Heavy ball: ``v+ = m v - beta g``, ``z+ = prox_{beta H}(z + v+)``.
 
     ``step_size`` is beta, as in :class:`Gradient`; by itself it is ``(1 - m)`` times as long, the stable length for the same
@@ -98,7 +62,7 @@ class Momentum(ZStep):
         """True when a step was given."""
         return self.step_size is not None
 
-    def start(self, z: Tensor) -> Memory:
+    def start(self, problem: Problem, z: Tensor) -> Memory:
         """Velocity zero."""
         return {"velocity": torch.zeros_like(z)}
 
@@ -113,7 +77,7 @@ class Momentum(ZStep):
 
 
 @dataclass(frozen=True)
-class Adam(ZStep):
+class Adam(FirstOrder):
     """Adam (Kingma and Ba 2015): moments per coordinate, bias correction per item, then the prox of H in its metric.
 
     Where H is not separable, its prox is known only for one step per item; the second moment is then averaged over the
@@ -134,7 +98,7 @@ class Adam(ZStep):
                 raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)}")
         _validate.number("epsilon", self.epsilon, least=0)
 
-    def start(self, z: Tensor) -> Memory:
+    def start(self, problem: Problem, z: Tensor) -> Memory:
         """Both moments and the count zero."""
         return {"first": torch.zeros_like(z), "second": torch.zeros_like(z), "count": z.new_zeros(z.shape[0])}
 

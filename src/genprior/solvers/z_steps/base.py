@@ -1,0 +1,98 @@
+"""What a z step is: from one point to the next, so that ``curvature/2 |G(z) - v|^2 + H(z)`` falls."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from genprior.generators import Evaluation
+from genprior.problem import Problem
+from genprior.solvers.base import Pull, State
+from genprior.solvers.estimates import lipschitz
+from genprior.terms import Term
+
+Memory = dict[str, Any]
+"""Per-item tensors, or states made of them."""
+
+
+class ZStep(ABC):
+    """A rule for moving z."""
+
+    @property
+    def follows_penalty(self) -> bool:
+        """Whether a step length given by the user must shrink as a penalty grows, because the gradient grows with it."""
+        return False
+
+    def start(self, problem: Problem, z: Tensor) -> Memory:
+        """What the rule remembers, per item."""
+        return {}
+
+    @abstractmethod
+    def advance(self, problem: Problem, state: State, task: Task, memory: Memory) -> Advance:
+        """From the state's point to the next one."""
+
+
+class FirstOrder(ZStep):
+    """A rule that needs the gradient and nothing else: one backward pass, one forward pass."""
+
+    @abstractmethod
+    def __call__(self, move: Move, memory: Memory) -> tuple[Tensor, Memory]:
+        """The new latents and the new memory."""
+
+    def advance(self, problem: Problem, state: State, task: Task, memory: Memory) -> Advance:
+        """Pull back, move, evaluate."""
+        pull = Pull.of(state, task.force)
+        move = Move(
+            z=state.z,
+            gradient=pull.gradient,
+            term=problem.on_latent,
+            lipschitz=lipschitz(task.curvature, pull.kappa),
+            shrink=task.shrink,
+            spread=problem.generator.law.spread,
+            idle=pull.kappa == 0,
+        )
+        z, memory = self(move, memory)
+        return Advance(problem.generator.evaluate(z), pull, memory, torch.ones_like(move.idle))
+
+
+class Task(NamedTuple):
+    """Lower ``curvature/2 |G(z) - v|^2 + H(z)``, or a function of that curvature in the signal, from the state's point."""
+
+    force: Tensor
+    """Gradient with respect to the signal there: ``curvature (G(z) - v)``."""
+    curvature: Tensor
+    shrink: Tensor
+    """Per-item factor on explicit step sizes."""
+
+
+class Advance(NamedTuple):
+    """Where a z step arrived."""
+
+    at: Evaluation
+    pull: Pull
+    """The gradient at the point that was left."""
+    memory: Memory
+    exact: Tensor
+    """Where that gradient is exact, so that convergence may be judged by it."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """All that a z step may use."""
+
+    z: Tensor
+    gradient: Tensor
+    term: Term
+    """H."""
+    lipschitz: Tensor
+    """Estimate of the gradient's Lipschitz constant, per item."""
+    shrink: Tensor
+    """Per-item factor on explicit step sizes: roll-backs, and ``2^-k`` in the k-th scale of Algorithm 2."""
+    spread: float
+    """Typical size of a latent coordinate."""
+    idle: Tensor
+    """Where nothing has ever been pulled back, as in the first iteration of ADMM: no step length is known, z stays."""

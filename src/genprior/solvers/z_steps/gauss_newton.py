@@ -1,0 +1,159 @@
+"""Damped Gauss-Newton steps: the z subproblem of ADMM is a least-squares problem, whatever R is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from genprior import _batch, _validate
+from genprior.generators import Evaluation
+from genprior.generators.jacobian import Linearised
+from genprior.operators.conjugate_gradient import conjugate_gradient
+from genprior.problem import Problem
+from genprior.solvers.base import Pull, State
+from genprior.solvers.damping import Model
+from genprior.solvers.estimates import pull_ratio, remembered
+from genprior.solvers.latent_model import proximal_direction
+from genprior.solvers.z_steps.base import Advance, Memory, Task, ZStep
+from genprior.terms import Term, Zero
+
+_LARGEST_DENSE = 2**27
+"""Most numbers in all Jacobians of a batch together."""
+_LARGEST_LATENT = 2048
+_CG_STEPS = 30
+_CG_TOLERANCE = 1e-2
+_PROX_STEPS = 10
+
+
+@dataclass(frozen=True)
+class GaussNewton(ZStep):
+    """``d = argmin 1/2 |G(z) + J d - v|^2 + mu/2 |d|^2 + H(z + d)/rho`` with ``v = w + lam/rho`` and ``J = DG(z)``, per item.
+
+    A trial is taken when the z subproblem falls; the damping mu follows the ratio of gained to predicted decrease
+    (Levenberg-Marquardt). The Jacobian is kept for ``refresh`` trials and corrected by Broyden's rank-one updates, so that
+    most trials cost one forward pass and no backward pass.
+
+    Where the Jacobians of the batch would not fit into memory (or s is above 2048), each step is solved by conjugate
+    gradients with ``J v`` and ``J^T u`` in place of matrices, and nothing is kept.
+
+    Parameters
+    ----------
+    inner
+        trials per iteration of ADMM.
+    refresh
+        trials for which a Jacobian is kept, unless three in a row gain little.
+    dense
+        whether to form Jacobians; omitted: where they fit.
+    """
+
+    inner: int = 5
+    refresh: int = 10
+    dense: bool | None = None
+
+    def __post_init__(self) -> None:
+        _validate.whole("inner", self.inner)
+        _validate.whole("refresh", self.refresh)
+
+    def start(self, problem: Problem, z: Tensor) -> Memory:
+        """No Jacobian yet."""
+        if not self._forms(problem, z):
+            return {"damping": z.new_zeros(z.shape[0])}
+        residual = z.new_zeros(z.shape[0], math.prod(problem.generator.signal_shape))
+        return {"model": Model.unknown(residual, z[0].numel())}
+
+    def advance(self, problem: Problem, state: State, task: Task, memory: Memory) -> Advance:
+        """``inner`` damped trials."""
+        e = _batch.flat(task.force) / task.curvature[:, None]
+        term = _over(problem.on_latent, task.curvature)
+        if "model" not in memory:
+            return self._without_matrix(problem, state, task, e, term, memory["damping"])
+        model, fresh = self._renewed(problem, state, memory["model"])
+        gradient = task.curvature[:, None] * model.pull(e)
+        at = state.at
+        for _ in range(self.inner):
+            z = _batch.flat(at.z)
+            d = task.shrink[:, None] * model.direction(model.pull(e), z, term, at.z.shape)
+            trial = problem.generator.evaluate((z + d).reshape(at.z.shape), graph=False)
+            change = _batch.flat(trial.x - at.x)
+            fall, size = _fall(term, e, change, at, trial), _batch.square(e)
+            predicted = _fall(term, e, model.push(d), at, trial)
+            accepted = fall > 0
+            visible = predicted > 16 * torch.finfo(e.dtype).eps * size
+            gain = torch.nan_to_num(fall / predicted.clamp_min(1e-30), nan=1.0)
+            model = model.updated(d, change, at.x).judged(gain, accepted, visible)
+            at = at.where(accepted, trial)
+            e = torch.where(accepted[:, None], e + change, e)
+        return Advance(at, self._pull(state, task, gradient), {"model": model}, fresh)
+
+    def _forms(self, problem: Problem, z: Tensor) -> bool:
+        if self.dense is not None:
+            return self.dense
+        numbers = z.numel() * math.prod(problem.generator.signal_shape)
+        return z[0].numel() <= _LARGEST_LATENT and numbers <= _LARGEST_DENSE
+
+    def _renewed(self, problem: Problem, s: State, model: Model) -> tuple[Model, Tensor]:
+        """The exact Jacobian where it is due, and where that was."""
+        fresh = model.due(self.refresh)
+        index = fresh.nonzero()[:, 0]
+        if len(index):
+            model = model.refreshed(index, problem.generator.jacobian(s.z[index]))
+        return model, fresh
+
+    def _without_matrix(
+        self, problem: Problem, s: State, task: Task, e: Tensor, term: Term, damping: Tensor
+    ) -> Advance:
+        """One damped step by conjugate gradients."""
+        maps = problem.generator.linearised(s.z)
+        gradient = _batch.flat(maps.pull(e.reshape(s.x.shape)))
+        curvature = _batch.ratio(_batch.square(_push(maps, s.z, gradient)), _batch.square(gradient))
+        damping = torch.where(damping > 0, damping, 1e-3 * curvature)
+        d = task.shrink[:, None] * self._solved(maps, s.z, gradient, damping, term)
+        trial = problem.generator.evaluate((_batch.flat(s.z) + d).reshape(s.z.shape), graph=False)
+        fall = _fall(term, e, _batch.flat(trial.x - s.x), s.at, trial)
+        predicted = _fall(term, e, _push(maps, s.z, d), s.at, trial)
+        gain = torch.nan_to_num(fall / predicted.clamp_min(1e-30), nan=1.0)
+        accepted = fall > 0
+        damping = damping * torch.where(accepted, torch.where(gain > 0.5, 1 / 3, 1.0), 4.0)
+        at = s.at.where(accepted, trial)
+        pull = self._pull(s, task, task.curvature[:, None] * gradient)
+        return Advance(at, pull, {"damping": damping}, torch.ones_like(accepted))
+
+    @staticmethod
+    def _solved(maps: Linearised, z: Tensor, gradient: Tensor, damping: Tensor, term: Term) -> Tensor:
+        """Minimise ``<g, d> + 1/2 |J d|^2 + mu/2 |d|^2 + H(z + d)`` over d."""
+        weight, centre = term.as_quadratic() or (0.0, 0.0)
+        flat = _batch.flat(z)
+        own = _batch.spread(weight, flat) * (flat - (_batch.flat(centre) if isinstance(centre, Tensor) else centre))
+        add = damping + _batch.column(weight, damping)
+
+        def apply(v: Tensor) -> Tensor:
+            pushed = maps.push(v.reshape(z.shape))
+            return _batch.flat(maps.pull(pushed)) + add[:, None] * v
+
+        newton = conjugate_gradient(apply, -(gradient + own), None, _CG_TOLERANCE, _CG_STEPS).solution
+        if term.as_quadratic() is not None:
+            return newton
+        return proximal_direction(apply, gradient, flat, newton, term, z.shape, steps=_PROX_STEPS)
+
+    @staticmethod
+    def _pull(s: State, task: Task, gradient: Tensor) -> Pull:
+        force = _batch.norm(task.force)
+        ratio = pull_ratio(gradient, force)
+        return Pull(gradient.reshape(s.z.shape), force, ratio, remembered(s.kappa, ratio))
+
+
+def _push(maps: Linearised, z: Tensor, v: Tensor) -> Tensor:
+    return _batch.flat(maps.push(v.reshape(z.shape)))
+
+
+def _over(term: Term, curvature: Tensor) -> Term:
+    return term if isinstance(term, Zero) else term * (1 / curvature)
+
+
+def _fall(term: Term, e: Tensor, change: Tensor, here: Evaluation, there: Evaluation) -> Tensor:
+    """How far ``1/2 |e|^2 + H`` falls when e changes by ``change``."""
+    fall = -(_batch.dot(e, change) + 0.5 * _batch.square(change))
+    return fall if isinstance(term, Zero) else fall + term(here.z) - term(there.z)

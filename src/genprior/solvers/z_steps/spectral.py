@@ -1,0 +1,77 @@
+"""Gradient steps whose length is read off the last two gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from genprior import _batch
+from genprior.problem import Problem
+from genprior.solvers.base import Pull, State
+from genprior.solvers.estimates import lipschitz
+from genprior.solvers.z_steps.base import Advance, Memory, Task, ZStep
+from genprior.terms import Zero
+
+_LONGEST = 100.0
+"""Most lengths of 1/Lipschitz in a step."""
+_BACKTRACK = 0.25
+
+
+@dataclass(frozen=True)
+class Spectral(ZStep):
+    """``z+ = prox_{beta H}(z - beta g)`` with the spectral length of Barzilai and Borwein, and backtracking, per item.
+
+    ``beta = |dz|^2 / (rho |G(z) - G(z_old)|^2)`` over the last move: the inverse of the curvature that it met, for w and
+    lam held fixed (gradients of different iterations would mix their changes in). At first ``1/(rho |DG|^2)`` with the
+    running estimate of ``|DG|``. A move that raises the augmented Lagrangian ``rho/2 |G(z) - v|^2 + H(z)`` is taken back,
+    and a quarter of it is tried next.
+
+    One backward and one forward pass, and a second forward pass after an iteration in which a move was taken back.
+
+    References
+    ----------
+    Barzilai and Borwein 1988, Two-point step size gradient methods.
+    """
+
+    def start(self, problem: Problem, z: Tensor) -> Memory:
+        """No curvature met, nothing to try again."""
+        zero = z.new_zeros(z.shape[0])
+        return {"met": zero, "again": zero}
+
+    def advance(self, problem: Problem, state: State, task: Task, memory: Memory) -> Advance:
+        """Pull back, choose the length, move, evaluate, take back what went up."""
+        s, pull = state, Pull.of(state, task.force)
+        length = torch.where(pull.kappa == 0, 0.0, task.shrink * self._length(pull, task, memory))
+        z = s.z - _batch.spread(length, s.z) * pull.gradient
+        if not isinstance(problem.on_latent, Zero):
+            z = problem.on_latent.prox(z, length)
+        at = problem.generator.evaluate(z)
+        risen = self._change(problem, s, task, at.x, at.z) > 0
+        met = _batch.ratio(_batch.square(at.x - s.x), _batch.square(at.z - s.z))
+        new = {
+            "met": torch.where(risen | (met == 0), memory["met"], met),
+            "again": torch.where(risen, _BACKTRACK * length, 0.0),
+        }
+        if bool(risen.any()):
+            at = at.where(risen, s.at)
+        return Advance(at, pull, new, ~risen)
+
+    @staticmethod
+    def _length(pull: Pull, task: Task, memory: Memory) -> Tensor:
+        usual = 1 / lipschitz(task.curvature, pull.kappa)
+        spectral = 1 / (task.curvature * memory["met"]).clamp_min(1e-30)
+        length = torch.where(memory["met"] > 0, torch.minimum(spectral, _LONGEST * usual), usual)
+        return torch.where(memory["again"] > 0, memory["again"] / task.shrink, length)
+
+    @staticmethod
+    def _change(problem: Problem, s: State, task: Task, x: Tensor, z: Tensor) -> Tensor:
+        """Of ``curvature/2 |x - v|^2 + H`` between the state's point and (x, z), beyond rounding."""
+        move = x - s.x
+        smooth = _batch.dot(task.force, move) + 0.5 * task.curvature * _batch.square(move)
+        size = _batch.square(task.force) / task.curvature.clamp_min(1e-30)
+        rounding = 8 * torch.finfo(move.dtype).eps * (size + smooth.abs())
+        if isinstance(problem.on_latent, Zero):
+            return smooth - rounding
+        return smooth + problem.on_latent(z) - problem.on_latent(s.z) - rounding
