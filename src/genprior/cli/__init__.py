@@ -14,6 +14,7 @@ from rich.text import Text
 
 from genprior.cli.bench import BenchTraining, Overhead
 from genprior.cli.demo import Demo
+from genprior.cli.race import BenchRace
 from genprior.cli.speech import remember_command, say_error
 from genprior.cli.train import TrainCeleba, TrainClassifier, TrainEncoder, TrainFashion, TrainFolder, TrainMnist
 
@@ -33,6 +34,7 @@ COMMANDS: dict[tuple[str, ...], type[Command]] = {
     ("train", "folder"): TrainFolder,
     ("train", "classifier"): TrainClassifier,
     ("train", "encoder"): TrainEncoder,
+    ("bench", "race"): BenchRace,
     ("bench", "overhead"): Overhead,
     ("bench", "training"): BenchTraining,
 }

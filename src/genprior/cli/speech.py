@@ -44,9 +44,14 @@ def check_device(device: str) -> None:
         ) from None
 
 
+def as_json(document: object) -> str:
+    """One JSON document as text."""
+    return json.dumps(_plain(document), indent=2, default=str, allow_nan=False) + "\n"
+
+
 def print_json(document: object) -> None:
     """One JSON document on the output stream."""
-    sys.stdout.write(json.dumps(_plain(document), indent=2, default=str, allow_nan=False) + "\n")
+    sys.stdout.write(as_json(document))
 
 
 def _plain(value: object) -> object:

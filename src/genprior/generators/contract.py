@@ -150,6 +150,10 @@ class Generator:
             self._known["metric"] = mean_gram(self)
         return self._known["metric"]
 
+    def forget(self) -> None:
+        """Drop what was remembered (the metric): for measurements in which everybody pays for what they use."""
+        self._known.clear()
+
     def sample_latent(self, count: int, seed: int = 0) -> Tensor:
         """Draw ``count`` latents from the law, the same on every device."""
         _validate.whole("count", count)

@@ -78,15 +78,16 @@ class GaussNewton(ZStep):
             d = task.shrink[:, None] * model.direction(model.pull(e), z, term, at.z.shape)
             trial = problem.generator.evaluate((z + d).reshape(at.z.shape), graph=False)
             change = _batch.flat(trial.x - at.x)
-            fall, size = _fall(term, e, change, at, trial), _batch.square(e)
+            fall, size = _fall(term, e, change, at, trial), _batch.square(e) + torch.nan_to_num(term(at.z), posinf=0.0)
             predicted = _fall(term, e, model.push(d), at, trial)
             accepted = fall > 0
-            visible = predicted > 16 * torch.finfo(e.dtype).eps * size
+            visible = predicted > 64 * torch.finfo(e.dtype).eps * size
             gain = torch.nan_to_num(fall / predicted.clamp_min(1e-30), nan=1.0)
             model = model.updated(d, change, at.x).judged(gain, accepted, visible)
             at = at.where(accepted, trial)
             e = torch.where(accepted[:, None], e + change, e)
-        return Advance(at, self._pull(state, task, gradient), {"model": model}, fresh)
+        stretch = model.gram.diagonal(dim1=1, dim2=2).amax(dim=1).sqrt()
+        return Advance(at, self._pull(state, task, gradient, stretch), {"model": model}, fresh)
 
     def _forms(self, problem: Problem, z: Tensor) -> bool:
         if self.dense is not None:
@@ -118,7 +119,7 @@ class GaussNewton(ZStep):
         accepted = fall > 0
         damping = damping * torch.where(accepted, torch.where(gain > 0.5, 1 / 3, 1.0), 4.0)
         at = s.at.where(accepted, trial)
-        pull = self._pull(s, task, task.curvature[:, None] * gradient)
+        pull = self._pull(s, task, task.curvature[:, None] * gradient, curvature.sqrt())
         return Advance(at, pull, {"damping": damping}, torch.ones_like(accepted))
 
     @staticmethod
@@ -139,9 +140,10 @@ class GaussNewton(ZStep):
         return proximal_direction(apply, gradient, flat, newton, term, z.shape, steps=_PROX_STEPS)
 
     @staticmethod
-    def _pull(s: State, task: Task, gradient: Tensor) -> Pull:
+    def _pull(s: State, task: Task, gradient: Tensor, stretch: Tensor) -> Pull:
+        """With another lower bound of ``|DG|``, for at a solution little is pulled back."""
         force = _batch.norm(task.force)
-        ratio = pull_ratio(gradient, force)
+        ratio = torch.maximum(pull_ratio(gradient, force), stretch)
         return Pull(gradient.reshape(s.z.shape), force, ratio, remembered(s.kappa, ratio))
 
 

@@ -1,0 +1,110 @@
+"""The problems of the race. The truth lies in the range of the generator, so that errors against it mean something."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from genprior.generators import Generator
+from genprior.losses import LeastSquares
+from genprior.operators import Blur, Downsample, Gaussian, Mask, Operator, SubsampledHadamard
+from genprior.problem import Problem
+from genprior.terms import L1, LInf
+
+_SIGN_NOISE = 0.2
+_SALT_AND_PEPPER = 0.2
+_BLUR = 2.0
+_BLUR_NOISE = 0.01
+_MISSING = 0.5
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One problem of the race: what it is, and how it is made."""
+
+    key: str
+    title: str
+    generator: str
+    """Name of the bundled generator."""
+    noisy: bool
+    """Judged by the objective, not by the error."""
+    make: Callable[[Generator, Tensor, torch.Generator], Problem]
+    """From the truth, with random numbers of its own."""
+
+
+@dataclass(frozen=True)
+class Instance:
+    """An entry with its data."""
+
+    entry: Entry
+    problem: Problem
+    truth: Tensor
+    starts: Tensor
+
+
+def _measured(operator: Operator, truth: Tensor, generator: Generator, noise: Tensor | float = 0.0) -> Problem:
+    return Problem(generator, loss=LeastSquares(operator, operator(truth) + noise))
+
+
+def _gaussian(m: int) -> Callable[[Generator, Tensor, torch.Generator], Problem]:
+    def make(generator: Generator, truth: Tensor, random: torch.Generator) -> Problem:
+        operator = Gaussian(m, generator.signal_shape, seed=0, device=generator.device)
+        return _measured(operator, truth, generator)
+
+    return make
+
+
+def _sign_noise(generator: Generator, truth: Tensor, random: torch.Generator) -> Problem:
+    signs = torch.sign(torch.rand(truth.shape, generator=random) - 0.5).to(truth)
+    return Problem(generator, on_signal=LInf().around(truth + _SIGN_NOISE * signs))
+
+
+def _salt_and_pepper(generator: Generator, truth: Tensor, random: torch.Generator) -> Problem:
+    level = torch.rand(truth.shape, generator=random).to(truth)
+    low, high = generator.signal_range or (0.0, 1.0)
+    damaged = torch.where(level < _SALT_AND_PEPPER / 2, low, torch.where(level > 1 - _SALT_AND_PEPPER / 2, high, truth))
+    return Problem(generator, on_signal=L1().around(damaged))
+
+
+def _blurred(generator: Generator, truth: Tensor, random: torch.Generator) -> Problem:
+    operator = Blur(_BLUR, generator.signal_shape, device=generator.device)
+    noise = _BLUR_NOISE * torch.randn(truth.shape, generator=random).to(truth)
+    return _measured(operator, truth, generator, noise)
+
+
+def _half_missing(generator: Generator, truth: Tensor, random: torch.Generator) -> Problem:
+    known = (torch.rand(generator.signal_shape, generator=random) >= _MISSING).to(truth)
+    return _measured(Mask(known), truth, generator)
+
+
+def _structured(generator: Generator, truth: Tensor, random: torch.Generator) -> Problem:
+    operator = SubsampledHadamard(truth[0].numel() // 2, generator.signal_shape, seed=0, device=generator.device)
+    return _measured(operator, truth, generator)
+
+
+def _small(generator: Generator, truth: Tensor, random: torch.Generator) -> Problem:
+    return _measured(Downsample(4, generator.signal_shape), truth, generator)
+
+
+ENTRIES = (
+    Entry("a", "Gaussian, m = 392", "mnist", False, _gaussian(392)),
+    Entry("b", "Gaussian, m = 156", "mnist", False, _gaussian(156)),
+    Entry("c", "l_inf denoising, sign noise 0.2", "mnist", True, _sign_noise),
+    Entry("d", "l1 denoising, salt and pepper 20%", "mnist", True, _salt_and_pepper),
+    Entry("e", "deblurring, sigma 2, noise 0.01", "mnist", True, _blurred),
+    Entry("f", "inpainting, half missing", "mnist", False, _half_missing),
+    Entry("g", "structured random, m = 50%", "celeba", False, _structured),
+    Entry("h", "4x super-resolution", "celeba", False, _small),
+)
+
+
+def instance(entry: Entry, generator: Generator, count: int, seed: int) -> Instance:
+    """The entry's problem for ``count`` pictures; another seed gives other pictures, noise and starts."""
+    with torch.no_grad():
+        truth = generator(generator.sample_latent(count, seed=1000 + seed))
+    random = torch.Generator().manual_seed(2000 + seed)
+    problem = entry.make(generator, truth, random)
+    return Instance(entry, problem, truth, generator.sample_latent(count, seed=3000 + seed))
