@@ -16,8 +16,8 @@ class BenchRace:
     """Race every solver on eight problems; the baselines are tuned by grid for each, ours run as they come.
 
     Same starts for all, in turns, medians over the rounds. Takes about half an hour, --quick less than three minutes.
-    Examples:
 
+    Example:
         genprior bench race --out race
         genprior bench race --problems ac --quick --json
     """

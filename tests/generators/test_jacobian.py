@@ -1,0 +1,122 @@
+"""The Jacobian, its maps and the metric against autograd and closed forms."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import genprior as gp
+from genprior.generators import jacobian as room
+
+
+def network(latent: tuple[int, ...] = (5,)) -> gp.Generator:
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        size = torch.Size(latent).numel()
+        module = nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(size, 16),
+            nn.ELU(),
+            nn.Unflatten(1, (4, 2, 2)),
+            nn.ConvTranspose2d(4, 2, 3),
+            nn.Tanh(),
+        )
+    return gp.Generator(module.double(), latent, (2, 4, 4))
+
+
+def oracle(generator: gp.Generator, z: Tensor) -> Tensor:
+    """One item and one output number at a time."""
+    rows = []
+    for item in z:
+        full = torch.autograd.functional.jacobian(lambda v: generator.module(v[None])[0], item)
+        rows.append(full.reshape(-1, item.numel()))
+    return torch.stack(rows)
+
+
+class Halved(torch.autograd.Function):
+    """Has a backward and no forward-mode rule."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x / 2
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * x
+
+
+class Odd(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(5, 7).double()
+
+    def forward(self, z: Tensor) -> Tensor:
+        return Halved.apply(self.inner(z))
+
+
+@pytest.mark.parametrize("latent", [(5,), (2, 1, 2)])
+def test_jacobian_equals_autograd(latent):
+    G = network(latent)
+    z = G.sample_latent(3, seed=1)
+    torch.testing.assert_close(G.jacobian(z), oracle(G, z), rtol=1e-12, atol=1e-12)
+    assert (G.forwards, G.backwards) == (z[0].numel(), 0)
+
+
+def test_memory_is_bounded_without_an_effect(monkeypatch):
+    G = network()
+    z = G.sample_latent(3, seed=1)
+    whole = G.jacobian(z)
+    monkeypatch.setattr(room, "_LARGEST", 100)
+    torch.testing.assert_close(G.jacobian(z), whole, rtol=1e-13, atol=1e-13)
+
+
+def test_image_of_the_columns():
+    G = network()
+    A = gp.operators.Gaussian(9, G.signal_shape, dtype=torch.float64)
+    z = G.sample_latent(3, seed=1)
+    torch.testing.assert_close(G.jacobian(z, A), A.matrix @ oracle(G, z), rtol=1e-12, atol=1e-12)
+
+
+def test_modules_without_forward_mode_are_transposed_twice():
+    G = gp.Generator(Odd(), 5, 7)
+    z = G.sample_latent(3, seed=1)
+    torch.testing.assert_close(G.jacobian(z), oracle(G, z), rtol=1e-12, atol=1e-12)
+
+
+def test_linearised_maps_are_the_jacobian_and_its_transpose():
+    G = network()
+    z = G.sample_latent(3, seed=1)
+    J, maps = oracle(G, z), G.linearised(z)
+    v, u = torch.randn(3, 5).double(), torch.randn(3, 2, 4, 4).double()
+    torch.testing.assert_close(maps.push(v).flatten(1), (J @ v[:, :, None])[:, :, 0])
+    torch.testing.assert_close(maps.pull(u), (J.mT @ u.flatten(1)[:, :, None])[:, :, 0])
+    torch.testing.assert_close(maps.pull(2 * u), 2 * maps.pull(u))
+    assert z.requires_grad is False
+
+
+def test_metric_of_a_linear_generator():
+    """Random pulls average to W^T W; 256 of them to about 10%."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module = nn.Linear(4, 300).double()
+    G = gp.Generator(module, 4, 300)
+    exact = (module.weight.T @ module.weight).detach()
+    error = torch.linalg.matrix_norm(G.metric() - exact, 2) / torch.linalg.matrix_norm(exact, 2)
+    assert float(error) < 0.3
+    torch.testing.assert_close(G.metric(), G.metric().mT)
+    assert (G.forwards, G.backwards) == (1, 8), "remembered"
+    first = G.metric()
+    G.forget()
+    assert torch.equal(G.metric(), first)
+    assert (G.forwards, G.backwards) == (2, 16)
+
+
+def test_metric_of_a_broken_generator_is_the_identity():
+    class Broken(nn.Module):
+        def forward(self, z: Tensor) -> Tensor:
+            return z / 0
+
+    assert torch.equal(gp.Generator(Broken(), 3, 3).metric(), torch.eye(3))
