@@ -33,8 +33,8 @@ _ADVICE = {
     Status.CONVERGED: "converged: gap and stationarity are below the tolerance. A poor fit here is a poor local "
     "minimum or a signal outside the range of the generator: try restarts=8.",
     Status.TARGET: "the objective asked for was reached.",
-    Status.STALLED: "stalled: no progress for `patience` steps. Try restarts=8, z_step=gp.z_steps.Adam(), another rho, or "
-    "a larger patience; for a tighter end, float64.",
+    Status.STALLED: "stalled: no progress for `patience` steps. Try restarts=8, gp.Auto(), another rho, or a larger "
+    "patience; for a tighter end, float64.",
     Status.MAX_STEPS: "stopped by MaxSteps before convergence: allow more steps, or start again from result.z with z0=.",
     Status.OUT_OF_TIME: "stopped by Seconds before convergence: allow more time, or start again from result.z with z0=.",
     Status.OUT_OF_PASSES: "stopped by MaxPasses before convergence: allow more, or start again from result.z with z0=.",

@@ -17,7 +17,7 @@ from genprior.operators import Gaussian
 from genprior.problem import Problem
 from genprior.result import Result
 from genprior.solve import solve
-from genprior.solvers import LBFGS, Adam, ExactADMM, GradientDescent, LinearizedADMM, Solver, duals, z_steps
+from genprior.solvers import LBFGS, Adam, Auto, ExactADMM, GradientDescent, LinearizedADMM, Solver
 from genprior.stopping import MaxSteps, Seconds
 
 TRUTHS = ("test", "range")
@@ -63,7 +63,7 @@ def demo_solvers() -> dict[str, Solver]:
         "L-BFGS": LBFGS(),
         "linearized ADMM": LinearizedADMM(),
         "exact ADMM": ExactADMM(),
-        "exact ADMM, Adam z": ExactADMM(z_step=z_steps.Adam(), dual=duals.Constant()),
+        "Auto": Auto(),
     }
 
 
