@@ -13,17 +13,19 @@ from torch import Tensor
 from genprior import _batch, _validate
 from genprior.problem import Problem
 
+_DOUBLING_SHARE = 0.02
 _LOOK_EVERY = 10
 _FARTHEST = 1e3
 _FLAT = 1e8
 """A step of the prox so long, relative to the natural one, that only R counts."""
 
 
-def natural_penalty(problem: Problem, x: Tensor) -> Tensor:
+def natural_penalty(problem: Problem, x: Tensor, share: float = 1.0) -> Tensor:
     """A penalty in the problem's own units.
 
-    The curvature of L where it has one; else ``2 R(x) / D^2``, with D the distance from x to where R is least: the
-    curvature of a parabola that falls by R(x) over that distance. 1 where R is a set and L is absent: any will do.
+    The curvature of L, times ``share``, where it has one; else ``2 R(x) / D^2``, with D the distance from x to where R
+    is least: the curvature of a parabola that falls by R(x) over that distance. 1 where R is a set and L is absent: any
+    will do.
     """
     nu = problem.loss.curvature(x)[1]
     value = problem.on_signal(x)
@@ -31,7 +33,7 @@ def natural_penalty(problem: Problem, x: Tensor) -> Tensor:
     far = problem.on_signal.prox(x, (_FLAT * step).clamp(1e-30, 1e30))
     parabola = 2 * value / _batch.square(far - x).clamp_min(1e-30)
     usable = value.isfinite() & (value > 0) & parabola.isfinite()
-    return torch.where(nu > 0, nu, torch.where(usable, parabola, 1.0))
+    return torch.where(nu > 0, share * nu, torch.where(usable, parabola, 1.0))
 
 
 class Residuals(NamedTuple):
@@ -53,7 +55,12 @@ class Penalty(ABC):
         """Rho before any change: as given, or the curvature of L, or that of a parabola like R."""
         if self.rho is not None:
             return x.new_full((x.shape[0],), self.rho)
-        return natural_penalty(problem, x)
+        return natural_penalty(problem, x, self._share)
+
+    @property
+    def _share(self) -> float:
+        """Of the curvature of L."""
+        return 1.0
 
     @abstractmethod
     def __call__(self, k: Tensor, first: Tensor, last: Tensor, seen: Residuals) -> Tensor:
@@ -78,7 +85,8 @@ class Constant(Penalty):
 class Doubling(Penalty):
     """Algorithm 2's scales: ``rho_k = 2^k rho`` for ``n_k = 2^k n`` iterations, ``k = 1 .. scales``, then the last one.
 
-    Iteration ``t`` (from 1) lies in scale ``k`` when ``2 n (2^(k-1) - 1) < t <= 2 n (2^k - 1)``.
+    Iteration ``t`` (from 1) lies in scale ``k`` when ``2 n (2^(k-1) - 1) < t <= 2 n (2^k - 1)``. Without ``rho`` it starts
+    from 2% of the curvature of L: the smaller the penalty, the farther an exact w step goes towards the data, and z with it.
     """
 
     rho: float | None = None
@@ -89,6 +97,11 @@ class Doubling(Penalty):
         _check_rho(self.rho)
         _validate.whole("n", self.n)
         _validate.whole("scales", self.scales)
+
+    @property
+    def _share(self) -> float:
+        """Before the doublings."""
+        return _DOUBLING_SHARE
 
     def __call__(self, k: Tensor, first: Tensor, last: Tensor, seen: Residuals) -> Tensor:
         """``2^scale rho`` for the scale that iteration ``k`` lies in."""

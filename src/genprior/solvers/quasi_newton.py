@@ -116,7 +116,7 @@ class QuasiNewton(Solver):
     Nocedal and Wright, Numerical Optimization, chapters 6 and 17.
     """
 
-    ridge: float = 0.05
+    ridge: float = 0.2
     dual_every: int = 16
     growth: float = 1.3
     rho: float | None = None
