@@ -238,7 +238,7 @@ def test_per_item_operators_and_terms_travel_with_their_items():
     weights = torch.linspace(0.01, 0.05, 5, dtype=torch.float64)
     problem = gp.Problem(generator, gp.LeastSquares(operator, operator(truth)), on_latent=weights * gp.SquaredL2())
     options = {"stop": gp.MaxSteps(1500), "tolerance": 1e-6}
-    solver = gp.ExactADMM(dual=gp.duals.Constant())
+    solver = gp.ExactADMM(rho=1.0, dual=gp.duals.Constant())
     whole = gp.solve(problem, solver, z0=starts(5), **options)
     parts = gp.solve(problem, solver, z0=starts(5), batch_size=2, **options)
     assert_same(whole, parts, rtol=1e-7, atol=1e-9)
@@ -334,3 +334,17 @@ def test_plan_names_the_exact_step():
     assert "thin SVD" in gp.solve(noisy(), gp.ExactADMM(), stop=gp.MaxSteps(1)).plan
     nonsmooth = CERTIFIED["signal linf"]().problem
     assert "prox of Around" in gp.solve(nonsmooth, gp.ExactADMM(), stop=gp.MaxSteps(1)).plan
+
+
+def test_eight_restarts_cost_less_than_three_runs():
+    """Rows that pass through G, not time: with the default culling, over 250 steps."""
+    rows = []
+    problem = noisy()
+    handle = problem.generator.module.register_forward_hook(lambda module, given, out: rows.append(len(out)))
+    costs = []
+    for restarts in (1, 8):
+        rows.clear()
+        gp.solve(problem, gp.GradientDescent(1e-6), stop=gp.MaxSteps(250), restarts=restarts, tolerance=0, patience=999)
+        costs.append(sum(rows))
+    handle.remove()
+    assert costs[1] < 3 * costs[0]

@@ -113,7 +113,7 @@ class Chunk:
     def _check(self, verdict: int | Tensor) -> None:
         """Roll back what broke, retire what is done."""
         self.rows = self.rows.measured(self.problem, self.solver, self.step)
-        broken = self.rows.broken()
+        broken = self.rows.broken(self.solver)
         hopeless = broken & (self.rows.rollbacks >= _MOST_ROLLBACKS)
         codes = torch.zeros_like(self.rows.index) + verdict
         codes[self.rows.stalled(self.step, self.options.patience) & (codes == 0)] = int(Status.STALLED)

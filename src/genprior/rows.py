@@ -115,9 +115,9 @@ class Rows:
         marks = self.marks.updated(self.best.score, torch.maximum(gap, stationarity), step)
         return replace(self, gap=gap, stationarity=stationarity, marks=marks)
 
-    def broken(self) -> Tensor:
+    def broken(self, solver: Solver) -> Tensor:
         """Rows whose iterate is not finite or has exploded."""
-        score = self.state.score
+        score = solver.standing(self.state)
         finite = torch.isfinite(score) & torch.isfinite(self.gap) & ~torch.isnan(self.stationarity)
         return ~finite | (score > self.best.score + _EXPLOSION * self.size)
 

@@ -39,7 +39,7 @@ def solve(
     batch_size: int | None = None,
     tolerance: float = 1e-6,
     patience: int = 500,
-    cull_after: int = 50,
+    cull_after: int = 25,
     check_every: int = 10,
     callbacks: Sequence[Callback] = (),
     checkpoint: str | Path | Checkpoint | None = None,

@@ -107,11 +107,16 @@ def test_metric_of_a_linear_generator():
     error = torch.linalg.matrix_norm(G.metric() - exact, 2) / torch.linalg.matrix_norm(exact, 2)
     assert float(error) < 0.3
     torch.testing.assert_close(G.metric(), G.metric().mT)
-    assert (G.forwards, G.backwards) == (1, 8), "remembered"
-    first = G.metric()
+    first, passes = G.metric(), (G.forwards, G.backwards)
+    assert G.metric() is first, "remembered"
+    assert (G.forwards, G.backwards) == (passes[0] + 1, passes[1] + 8), "and counted, so that equal calls count alike"
     G.forget()
-    assert torch.equal(G.metric(), first)
-    assert (G.forwards, G.backwards) == (2, 16)
+    assert G.metric() is not first and torch.equal(G.metric(), first)
+    values, vectors = G.metric_modes()
+    torch.testing.assert_close(vectors @ torch.diag(values) @ vectors.mT, first)
+    with torch.no_grad():
+        module.weight.mul_(2)
+    torch.testing.assert_close(G.metric(), 4 * first, msg="the module was changed")
 
 
 def test_metric_of_a_broken_generator_is_the_identity():

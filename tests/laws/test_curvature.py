@@ -50,7 +50,7 @@ def test_bfgs_update_is_a_secant_update_that_stays_positive():
 
 def test_broyden_update_meets_the_secant_and_keeps_the_gram():
     model, d, change = fresh_model(normal(B, M, S, seed=1)), normal(B, S, seed=2), normal(B, M, seed=3)
-    new = model.updated(d, change, normal(B, 20, seed=4))
+    new = model.updated(d, change, torch.ones(B, dtype=F64))
     torch.testing.assert_close(new.push(d), change)
     torch.testing.assert_close(new.gram, new.jacobian.mT @ new.jacobian)
     aside = d - d * 0 + normal(B, S, seed=5)
@@ -60,7 +60,7 @@ def test_broyden_update_meets_the_secant_and_keeps_the_gram():
 
 def test_invisible_changes_teach_nothing():
     model, d = fresh_model(normal(B, M, S, seed=1)), normal(B, S, seed=2)
-    new = model.updated(1e-12 * d, 1e-12 * normal(B, M, seed=3), normal(B, 20, seed=4))
+    new = model.updated(1e-12 * d, 1e-12 * normal(B, M, seed=3), torch.ones(B, dtype=F64))
     assert torch.equal(new.jacobian, model.jacobian)
 
 
@@ -320,3 +320,63 @@ def test_auto_is_the_default():
     default, named = gp.solve(problem, stop=gp.MaxSteps(5)), gp.solve(problem, gp.Auto(), stop=gp.MaxSteps(5))
     assert torch.equal(default.z, named.z)
     assert default.plan == named.plan
+
+
+@pytest.mark.parametrize("latent", [gp.Ball(0.5), 0.1 * gp.SquaredL2(), gp.Zero()], ids=repr)
+def test_a_quadratic_r_without_l_does_not_claim_convergence_early(latent):
+    G = affine_generator()
+    y = normal(3, 12, seed=1)
+    quadratic = gp.Problem(G, on_signal=1.4 * gp.SquaredL2().around(y), on_latent=latent)
+    same = gp.Problem(G, gp.SquaredDistance(y, 0.7), on_latent=latent)
+    first, second = (gp.solve(p, stop=gp.MaxSteps(300), tolerance=1e-9, seed=1) for p in (quadratic, same))
+    assert first.converged
+    torch.testing.assert_close(first.objective, second.objective, rtol=1e-7, atol=0)
+
+
+def test_one_bad_start_does_not_stop_the_others():
+    class Partly(nn.Module):
+        def forward(self, z: Tensor) -> Tensor:
+            return torch.where(z[:, :1] > 90, torch.nan, torch.cat([z, z.sum(1, keepdim=True)], dim=1))
+
+    G = gp.Generator(Partly(), 2, 3, dtype=F64)
+    z0 = torch.tensor([[0.3, 0.1], [99.0, 0.0]], dtype=F64)
+    problem = gp.Problem(G, on_signal=gp.LInf().around(normal(2, 3)), on_latent=gp.Box(-100, 100))
+    result = gp.solve(problem, z0=z0, stop=gp.MaxSteps(60))
+    assert torch.isfinite(result.objective[0])
+    assert result.status[1] is gp.Status.DIVERGED
+
+
+def test_penalties_at_a_zero_signal():
+    G = gp.Generator(nn.Identity(), 4, 4, dtype=F64)
+    y = normal(2, 4, seed=1)
+    rho = gp.penalties.Constant().first(gp.Problem(G, on_signal=gp.LInf().around(y)), torch.zeros(2, 4, dtype=F64))
+    torch.testing.assert_close(rho, 2 * y.abs().amax(1) / y.square().sum(1), rtol=1e-6, atol=0)
+
+
+def test_a_weak_loss_does_not_hide_the_norm():
+    G = gp.Generator(nn.Identity(), 4, 4, dtype=F64)
+    x, y = normal(2, 4), normal(2, 4, seed=1)
+    weak = gp.Problem(G, gp.SquaredDistance(y, 1e-6), on_signal=gp.LInf().around(y))
+    bare = gp.Problem(G, on_signal=gp.LInf().around(y))
+    constant = gp.penalties.Constant()
+    assert torch.equal(constant.first(weak, x), constant.first(bare, x))
+
+
+def test_small_numbers_in_float32():
+    """Signals of size 1e-6: squares of squares would leave the range of float32."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        inner = nn.Sequential(nn.Linear(6, 20), nn.ELU(), nn.Linear(20, 40))
+
+    class Tiny(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, z: Tensor) -> Tensor:
+            return 1e-6 * self.inner(z)
+
+    G = gp.Generator(Tiny(), 6, 40)
+    y = G(G.sample_latent(3, seed=1)).detach()
+    result = gp.solve(gp.Problem(G, gp.SquaredDistance(y)), stop=gp.MaxSteps(200), seed=2)
+    assert (result.objective < 1e-6 * y.square().sum(1)).all()

@@ -298,7 +298,7 @@ def test_natural_penalties(unit):
     norm = gp.Problem(G, on_signal=LInf().around(y))
     expected = 2 * (x - y).abs().amax(dim=1) / (x - y).square().sum(dim=1)
     torch.testing.assert_close(gp.penalties.Constant().first(norm, x), expected, rtol=1e-6, atol=0)
-    smooth = gp.Problem(G, gp.SquaredDistance(y, 0.7), on_signal=LInf().around(y))
+    smooth = gp.Problem(G, gp.SquaredDistance(y, 0.7), on_signal=Box(-1, 1))
     assert gp.penalties.Constant().first(smooth, x).tolist() == pytest.approx([1.4] * B)
     assert gp.penalties.Doubling().first(smooth, x).tolist() == pytest.approx([0.028] * B)
     assert gp.penalties.Balanced().first(gp.Problem(G, on_signal=Box(-1, 1)), x).tolist() == [1.0] * B

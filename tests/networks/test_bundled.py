@@ -69,3 +69,22 @@ def test_mnist_generator_is_the_reference_architecture():
     assert saved.kind == "conv-generator" and saved.settings == {"latent": 128, "width": 64}
     assert isinstance(G.law, gp.TruncatedNormal)
     assert gp.checks.check_generator(G).ok
+
+
+def test_faces():
+    G, encoder = gp.load_generator("celeba"), gp.load_encoder("celeba")
+    with torch.no_grad():
+        faces = G(G.sample_latent(4, seed=0))
+        again = G(encoder(faces))
+    assert faces.shape == (4, 3, 64, 64)
+    assert 0 <= float(faces.min()) < float(faces.max()) <= 1
+    assert (again - faces).square().mean() < 0.03, "the encoder was trained with this generator"
+    facts = load_network(bundled.bundled_path("celeba", "generator")).facts
+    assert "non-commercial" in facts["weights_licence"]
+    assert facts["quality"]["coverage"]["mean_squared_error"] < 0.01
+
+
+def test_bundled_generators_run_channels_last():
+    for name in ("mnist", "celeba"):
+        kernels = [p for p in gp.load_generator(name).module.parameters() if p.ndim == 4 and p.shape[1] > 1]
+        assert all(kernel.is_contiguous(memory_format=torch.channels_last) for kernel in kernels)

@@ -144,11 +144,28 @@ class Generator:
     def metric(self) -> Tensor:
         """``E[DG(z)^T DG(z)]`` over the law, ``(s, s)`` for s latent numbers: how far latent directions move the signal.
 
-        Estimated once, by a few passes that are counted, and remembered.
+        Estimated by a few passes and remembered while the module's numbers stay as they are. The passes are counted each time.
         """
-        if "metric" not in self._known:
-            self._known["metric"] = mean_gram(self)
+        weights = torch.tensor([hash((p.data_ptr(), _version(p))) for p in self.module.parameters()], device="cpu")
+        if "metric" not in self._known or not torch.equal(self._known["weights"], weights):
+            before = self.forwards, self.backwards
+            metric = mean_gram(self)
+            made = torch.tensor([self.forwards - before[0], self.backwards - before[1]], device="cpu")
+            self._known.clear()
+            self._known.update({"metric": metric, "weights": weights, "passes": made})
+        else:
+            forwards, backwards = self._known["passes"].tolist()
+            self.forwards, self.backwards = self.forwards + forwards, self.backwards + backwards
         return self._known["metric"]
+
+    def metric_modes(self) -> tuple[Tensor, Tensor]:
+        """Eigenvalues (rising, all above zero) and eigenvectors of the remembered metric."""
+        if "values" not in self._known:
+            metric = self._known["metric"] if "metric" in self._known else self.metric()
+            values, vectors = torch.linalg.eigh(metric.cpu().double())  # small, and not every device has float64
+            self._known["values"] = values.clamp_min(1e-30).to(metric)
+            self._known["vectors"] = vectors.to(metric)
+        return self._known["values"], self._known["vectors"]
 
     def forget(self) -> None:
         """Drop what was remembered (the metric): for measurements in which everybody pays for what they use."""
@@ -176,6 +193,11 @@ class Generator:
             f"Generator({type(self.module).__name__}, latent_shape={self.latent_shape}, "
             f"signal_shape={self.signal_shape}, law={self.law}, {self.dtype} on {self.device})"
         )
+
+
+def _version(parameter: Tensor) -> int:
+    """How often a tensor was changed in place; tensors made in inference mode do not tell."""
+    return 0 if parameter.is_inference() else parameter._version
 
 
 def _checked_law(law: Law | None) -> Law:

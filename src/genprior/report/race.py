@@ -45,8 +45,8 @@ def speedup_table(race: Race) -> Table:
         table.add_column(name, justify="left" if name == "problem" else "right")
     for problem in race.problems:
         cells = [
-            "-" if speedup is None else f"{'>= ' if bound else ''}{speedup:.2f}"
-            for speedup, bound in zip(problem.speedups, problem.bounds, strict=True)
+            "-" if speedup is None else f"{kind} {speedup:.2f}".removeprefix("= ")
+            for speedup, kind in zip(problem.speedups, problem.kinds, strict=True)
         ]
         table.add_row(f"({problem.key}) {problem.title}", *cells)
     means = [_mean(race, number) for number in range(2)]
@@ -102,7 +102,7 @@ def _problem(problem: ProblemOutcome) -> dict[str, object]:
         "targets": EXCESSES if problem.noisy else ERRORS,
         "tuning_seconds_per_setting": problem.tuning_seconds,
         "speedup": problem.speedups,
-        "speedup_is_lower_bound": problem.bounds,
+        "speedup_kind": problem.kinds,
         "solvers": [vars(standing) for standing in problem.standings],
     }
 

@@ -109,7 +109,8 @@ class ADMM(Solver):
         split = Split(s.w, s.lam, at.x, point.residual, rho, s.sigma, s.scale, s.first_rho)
         w, w_memory = self.w_step(problem, split, s.w_memory)
         r = w - at.x
-        progress = duals.Progress(_batch.norm(r), s.extent, k, rho, s.first_rho)
+        extent = torch.maximum(s.extent, _batch.norm(w))
+        progress = duals.Progress(_batch.norm(r), extent, k, rho, s.first_rho)
         sigma, dual_memory = self.dual(progress, s.dual_memory)
         sigma = s.scale * sigma
         common = following(s, at, point, pull, problem.generator.law.spread) | {"w": w, "rho": rho}

@@ -12,11 +12,11 @@ from genprior.problem import Problem
 from genprior.solvers import duals, envelope, penalties, z_steps
 from genprior.solvers.admm import ADMM
 from genprior.solvers.base import Solver
-from genprior.solvers.lbfgs import LBFGS
-from genprior.solvers.quasi_newton import QuasiNewton
+from genprior.solvers.lbfgs import LBFGS, LBFGSState
+from genprior.solvers.quasi_newton import QuasiNewton, QuasiNewtonState
 
 _LARGEST_DENSE = 1024
-"""Most latent numbers for which an s x s matrix per item is kept."""
+"""Most latent numbers for which an s x s matrix per item is kept (4 MB at this size: mind ``batch_size``)."""
 _LARGEST_REFRESHED = 64
 """Most latent numbers for which Jacobians are taken: one costs about s/3 iterations."""
 _SOONEST = 10
@@ -62,6 +62,14 @@ class Auto(Solver):
         """Its own."""
         return self.method(problem).residuals(problem, state)
 
+    def standing(self, state: Any) -> Tensor:
+        """Its own; the state tells whose it is."""
+        if isinstance(state, QuasiNewtonState):
+            return QuasiNewton().standing(state)
+        if isinstance(state, LBFGSState):
+            return LBFGS().standing(state)
+        return super().standing(state)
+
     def method(self, problem: Problem) -> Solver:
         """What is used for this problem."""
         size = _size(problem)
@@ -69,7 +77,7 @@ class Auto(Solver):
             return QuasiNewton(refresh=max(_SOONEST, size) if size <= _LARGEST_REFRESHED else None)
         if not envelope.needs_splitting(problem):
             return LBFGS(memory=20)
-        return ADMM(z_step=z_steps.Adam(), dual=duals.Constant(), penalty=penalties.Constant())
+        return ADMM(z_step=z_steps.Spectral(), dual=duals.Adaptive(), penalty=penalties.Balanced())
 
     def plan(self, problem: Problem) -> str:
         """What was chosen, and why."""

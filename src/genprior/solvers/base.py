@@ -149,6 +149,11 @@ class Solver(ABC):
         slope = _batch.ratio(residual, s.stretch * (s.nu * _batch.norm(s.x) + s.force))
         return torch.zeros_like(slope), unknown_is_infinite(problem, s, slope)
 
+    def standing(self, state: Any) -> Tensor:
+        """What divergence is judged by, per item: the score, or that of the last accepted point in methods that try first."""
+        score: Tensor = state.score
+        return score
+
     def plan(self, problem: Problem) -> str:
         """In words: what is computed for this problem, and how."""
         return repr(self)

@@ -106,14 +106,14 @@ class Model:
             torch.where(visible & ~(accepted & (gain > _POOR)), self.poor + 1, 0.0),
         )
 
-    def updated(self, d: Tensor, change: Tensor, signal: Tensor) -> Model:
+    def updated(self, d: Tensor, change: Tensor, size: Tensor) -> Model:
         """Broyden's rank-one update: afterwards ``M d`` equals the change that was measured along d.
 
-        Nothing is learned from changes that are hardly larger than the rounding of the signals behind them.
+        ``size`` is that of the vectors whose difference the change is: nothing is learned from changes that are hardly larger
+        than its rounding.
         """
-        size = _batch.square(d).clamp_min(1e-30)
-        u = (change - self.push(d)) / size[:, None]
-        visible = _batch.norm(change) > torch.finfo(d.dtype).eps ** 0.5 * _batch.norm(signal)
+        u = (change - self.push(d)) / _batch.square(d).clamp_min(1e-30)[:, None]
+        visible = _batch.norm(change) > torch.finfo(d.dtype).eps ** 0.5 * size
         usable = (visible & torch.isfinite(u).all(dim=1) & torch.isfinite(d).all(dim=1))[:, None]
         u, d = torch.where(usable, u, 0.0), torch.where(usable, d, 0.0)
         cross = self.pull(u)[:, :, None] * d[:, None, :]

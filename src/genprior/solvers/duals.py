@@ -23,7 +23,7 @@ class Progress(NamedTuple):
     gap: Tensor
     """``|w+ - G(z+)|``."""
     extent: Tensor
-    """``|G(z)|`` at the start: the unit of gaps."""
+    """``|w|``, or ``|G(z)|`` at the start if that is longer: the unit of gaps."""
     k: Tensor
     """Number of the iteration, from 1."""
     rho: Tensor
@@ -47,7 +47,7 @@ class Paper(Dual):
     """``sigma_k = min(sigma, sigma / (gap k log^2(k + 1)))`` with ``k = 1, 2, ...``: keeps the duals bounded.
 
     The sum of all dual moves is at most ``3.388 sigma``. A large ``sigma`` lets lam run early and then freezes it at a
-    wrong value; without one it is 1% of the first penalty, and gaps are counted in units of the first signal's length, so that
+    wrong value; without one it is 1% of the first penalty, and gaps are counted in units of the signal's length, so that
     units do not matter.
     """
 

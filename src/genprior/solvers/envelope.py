@@ -61,6 +61,12 @@ def method_name(problem: Problem) -> str:
     return _W_STEP.name(problem)
 
 
+def smoothness(problem: Problem, x: Tensor) -> Tensor:
+    """Lipschitz constant of the gradient of L, and of R where it is quadratic, per item."""
+    weight, _ = problem.on_signal.as_quadratic() or (0.0, 0.0)
+    return problem.loss.curvature(x)[1] + _batch.column(weight, x)
+
+
 def curvature(problem: Problem, x: Tensor, rho: Tensor) -> Tensor:
     """The typical second derivative of the envelope along signals such as x: the scale of a first Hessian."""
     if needs_splitting(problem):
@@ -82,5 +88,5 @@ def gauss_newton(problem: Problem, z: Tensor, rho: Tensor) -> Tensor:
         matrix = residual_jacobian(problem, z)
         return matrix.mT @ matrix
     matrix = problem.generator.jacobian(z)
-    weight = rho if needs_splitting(problem) else problem.loss.curvature(problem.generator(z))[1]
+    weight = rho if needs_splitting(problem) else smoothness(problem, problem.generator(z))
     return weight[:, None, None] * (matrix.mT @ matrix)

@@ -46,7 +46,10 @@ def proximal_direction(
     matrix per item, or a function) and one prox of H.
     """
     apply = hessian if callable(hessian) else partial(_product, hessian)
-    bound = 1.05 * _largest_eigenvalue(apply, gradient, min(steps, _POWER_STEPS))
+    bound = 1.3 * _largest_eigenvalue(apply, gradient, min(steps, _POWER_STEPS))
+    if isinstance(hessian, Tensor):
+        bound = torch.minimum(bound, hessian.abs().sum(dim=2).amax(dim=1))  # no eigenvalue is larger
+    bound = torch.nan_to_num(bound, nan=1e30).clamp(1e-30, 1e30)
 
     def prox(v: Tensor) -> Tensor:
         return _batch.flat(term.prox(v.reshape(shape), 1 / bound))
@@ -89,8 +92,9 @@ def bfgs_inverse(inverse: Tensor, where: Tensor, s: Tensor, y: Tensor) -> Tensor
     """
     rho = 1 / _batch.dot(s, y)
     hy = torch.bmm(inverse, y[:, :, None])[:, :, 0]
-    weight = rho + rho * rho * _batch.dot(y, hy)
+    weight = rho * (1 + rho * _batch.dot(y, hy))
     left = torch.stack([s, hy], dim=2)
     right = torch.stack([weight[:, None] * s - rho[:, None] * hy, -rho[:, None] * s], dim=1)
     updated = torch.baddbmm(inverse, left, right)
-    return torch.where(where[:, None, None], updated, inverse)
+    usable = where & torch.isfinite(updated).flatten(1).all(dim=1)
+    return torch.where(usable[:, None, None], updated, inverse)

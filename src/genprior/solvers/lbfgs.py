@@ -172,6 +172,10 @@ class LBFGS(Solver):
             residual=point.residual,
         )
 
+    def standing(self, state: LBFGSState) -> Tensor:
+        """The score of the base: a trial that went astray is no divergence."""
+        return state.base_value
+
     def _judge_smooth(self, s: LBFGSState, gradient: Tensor) -> _Search:
         """The weak Wolfe conditions. Differences below rounding count as no increase."""
         slope = _batch.dot(s.base_gradient, s.direction)

@@ -128,12 +128,12 @@ class LevenbergMarquardt(Solver):
         """Whether the trial is the new base; what it teaches about damping and Jacobian."""
         moved = s.k > 0
         accepted = moved & (s.score < s.base_score)
-        gain = torch.nan_to_num(
-            (s.base_score - s.score) / s.predicted.clamp_min(1e-30), nan=1.0
-        )  # from an infeasible start
+        expected = torch.where(s.predicted > 0, s.predicted, 1.0)
+        gain = torch.nan_to_num((s.base_score - s.score) / expected, nan=1.0)  # inf / inf from an infeasible start
         eps = torch.finfo(s.score.dtype).eps
+        size = s.nu.sqrt() * _batch.norm(s.x)
         visible = s.predicted > 16 * eps * (s.base_score.abs() + eps * s.first_score)
-        learned = s.model.updated(s.direction, s.residual - s.base_residual, s.x).judged(gain, accepted, visible)
+        learned = s.model.updated(s.direction, s.residual - s.base_residual, size).judged(gain, accepted, visible)
         take = accepted[:, None]
         return replace(
             s,
@@ -163,6 +163,10 @@ class LevenbergMarquardt(Solver):
             return -change
         there, here = (problem.on_latent(z.reshape(s.z.shape)) for z in (s.base_z + d, s.base_z))
         return here - there - change
+
+    def standing(self, state: LevenbergState) -> Tensor:
+        """The score of the base."""
+        return state.base_score
 
     @staticmethod
     def _pressure(problem: Problem, at: Evaluation, point: Point) -> Tensor:

@@ -74,8 +74,7 @@ class ProjectedGradient(Solver):
         count = (s.count + 1) % self.inner
         target = self._target(problem, at.x, point.residual, s.nu)
         common = following(s, at, point, pull, problem.generator.law.spread)
-        if self.inner > 1:  # between two targets the last verdict holds
-            common = judged_where(exact & (s.count == 0), common, s)
+        common = judged_where(exact & (s.count == 0), common, s)  # between two targets the last verdict holds
         return ProjectedState(
             **common,
             target=torch.where(_batch.spread(count == 0, target), target, s.target),

@@ -135,9 +135,10 @@ class QuasiNewton(Solver):
 
     def start(self, problem: Problem, z: Tensor) -> QuasiNewtonState:
         """The trial point is the start itself; its gradient is taken in the first step."""
+        problem.generator.metric()  # counted, also where it is remembered: equal calls count equal passes
         at = problem.generator.evaluate(z)
         point = problem.evaluate(at.x, at.z)
-        common = opening(at, point, problem.loss.curvature(at.x)[1])
+        common = opening(at, point, envelope.smoothness(problem, at.x))
         zero, flat = common["k"], _batch.flat(at.z)
         rho = penalties.Constant(self.rho).first(problem, at.x) if envelope.needs_splitting(problem) else zero
         lam = torch.zeros_like(at.x)
@@ -174,11 +175,11 @@ class QuasiNewton(Solver):
 
     def _first_inverse(self, problem: Problem, curvature: Tensor) -> Tensor:
         """``(curvature metric + H's own curvature)^-1`` per item."""
-        values, vectors = torch.linalg.eigh(problem.generator.metric().double())
-        values = values.clamp_min(0) + _FLOOR * values[-1].clamp_min(1e-30)
+        values, vectors = problem.generator.metric_modes()
+        values = values + _FLOOR * values[-1]
         weight, _ = problem.on_latent.as_quadratic() or (0.0, 0.0)
-        scales = 1 / (curvature[:, None].double() * values + _batch.column(weight, curvature)[:, None])
-        return torch.einsum("ik,bk,jk->bij", vectors, scales, vectors).to(curvature)
+        scales = 1 / (curvature[:, None] * values + _batch.column(weight, curvature)[:, None])
+        return torch.einsum("ik,bk,jk->bij", vectors, scales, vectors)
 
     # -- one iteration ---------------------------------------------------------------------------------------------
 
@@ -234,6 +235,7 @@ class QuasiNewton(Solver):
             s,
             lam=lam,
             rho=rho,
+            curvature=s.curvature * factor,
             energy=torch.where(due, sight.energy, s.energy),
             force_x=torch.where(_batch.spread(due, s.x), sight.force, s.force_x),
             r=torch.where(_batch.spread(due, s.x), sight.r, s.r),
@@ -250,7 +252,8 @@ class QuasiNewton(Solver):
         step = z - s.base_z
         bend = gradient - s.base_pull + self._own_curvature(problem, s)[:, None] * step
         long = _batch.norm(step) > torch.finfo(step.dtype).eps ** 0.75 * _batch.norm(z)  # shorter ones are rounding
-        curved = _batch.dot(step, bend) > 1e-10 * _batch.norm(step) * _batch.norm(bend)
+        level = 10 * torch.finfo(step.dtype).eps  # rounding alone gives angles of that size
+        curved = _batch.dot(step, bend) > level * _batch.norm(step) * _batch.norm(bend)
         take = accepted[:, None]
         energy = torch.where(accepted, s.energy, s.base_energy)
         slow = s.base_energy - energy < _SLOW * s.base_energy.abs()
@@ -320,7 +323,12 @@ class QuasiNewton(Solver):
         gradient = s.base_pull + s.ridge[:, None] * (z - problem.generator.law.centre) + own
         newton = newton_direction(s.inverse, gradient)
         if term.as_quadratic() is not None:
-            return newton, _batch.dot(gradient, newton)
+            slope = _batch.dot(gradient, newton)
+            if bool((slope < 0).all()):
+                return newton, slope
+            plain = newton_direction(self._first_inverse(problem, s.curvature), gradient)
+            direction = torch.where((slope < 0)[:, None], newton, plain)
+            return direction, _batch.dot(gradient, direction)
         factor, failed = torch.linalg.cholesky_ex(s.inverse)
         hessian = torch.cholesky_inverse(factor)
         scale = 1 / s.inverse.diagonal(dim1=1, dim2=2).amax(dim=1).clamp_min(1e-30)
@@ -333,6 +341,10 @@ class QuasiNewton(Solver):
     @staticmethod
     def _sight(s: QuasiNewtonState) -> Sight:
         return Sight(s.energy, s.force_x, s.w, s.r, s.w_memory)
+
+    def standing(self, state: QuasiNewtonState) -> Tensor:
+        """The envelope at the base: a trial that went astray is no divergence."""
+        return state.base_energy
 
     # -- what is known about the end -------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Standing:
-    """One solver on one problem; None where a target was not reached in every second round or more often."""
+    """One solver on one problem; None where a target was reached in fewer than half of the rounds."""
 
     solver: str
     settings: str
@@ -58,9 +58,9 @@ class ProblemOutcome:
     tuning_seconds: float
     standings: tuple[Standing, ...]
     speedups: tuple[float | None, float | None]
-    """Of Auto over the fastest tuned baseline, to the loose and to the tight target; a lower bound where none got there."""
-    bounds: tuple[bool, bool]
-    """Whether it is only a lower bound."""
+    """Of Auto over the fastest tuned baseline, to the loose and to the tight target; None where nobody got there."""
+    kinds: tuple[str, str]
+    """``=``, or ``>=`` where no baseline got there (its time is then all it was given), ``<=`` where only Auto did not."""
     curves: dict[str, tuple[Tensor, Tensor]]
     """Per solver: seconds and the median measure of the first round."""
 
@@ -94,7 +94,7 @@ def outcome_of(
             Standing(
                 solver=name,
                 settings=settings[name],
-                budget_seconds=max(run.budget for run in rounds),
+                budget_seconds=min(run.budget for run in rounds),
                 seconds=(times[0], times[1]),
                 passes=(passes[0], passes[1]),
                 solved=float((ends <= targets[0]).float().mean()),
@@ -110,27 +110,28 @@ def outcome_of(
         tuning_seconds=tuning_seconds,
         standings=tuple(standings),
         speedups=(speedups[0][0], speedups[1][0]),
-        bounds=(speedups[0][1], speedups[1][1]),
+        kinds=(speedups[0][1], speedups[1][1]),
         curves={name: (rounds[0].seconds, measure(rounds[0]).median(dim=1).values) for name, rounds in runs.items()},
     )
 
 
 def _middle(values: list[float | None]) -> float | None:
-    """The median, where never counts as infinitely late."""
-    middle = statistics.median(math.inf if value is None else value for value in values)
+    """The lower median, where never counts as infinitely late: reached in half of the rounds is reached."""
+    middle = statistics.median_low(math.inf if value is None else value for value in values)
     return middle if math.isfinite(middle) else None
 
 
-def _speedup(standings: list[Standing], number: int) -> tuple[float | None, bool]:
-    """Of Auto over the fastest baseline to one target, and whether no baseline got there."""
-    ours = next(s for s in standings if s.solver == "Auto").seconds[number]
-    if ours is None:
-        return None, False
+def _speedup(standings: list[Standing], number: int) -> tuple[float | None, str]:
+    """Of Auto over the fastest baseline to one target, and what kind of number it is."""
+    auto = next(s for s in standings if s.solver == "Auto")
+    ours = auto.seconds[number]
     others = [s for s in standings if s.solver not in OURS]
     reached = [time for s in others if (time := s.seconds[number]) is not None]
+    if ours is None:
+        return (min(reached) / auto.budget_seconds, "<=") if reached else (None, "=")
     if reached:
-        return min(reached) / ours, False
-    return max(s.budget_seconds for s in others) / ours, True
+        return min(reached) / ours, "="
+    return min(s.budget_seconds for s in others) / ours, ">="
 
 
 def geometric_mean(values: list[float]) -> float | None:

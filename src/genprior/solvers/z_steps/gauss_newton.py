@@ -20,9 +20,10 @@ from genprior.solvers.latent_model import proximal_direction
 from genprior.solvers.z_steps.base import Advance, Memory, Task, ZStep
 from genprior.terms import Term, Zero
 
-_LARGEST_DENSE = 2**27
-"""Most numbers in all Jacobians of a batch together."""
+_LARGEST_DENSE = 2**24
+"""Most numbers in the Jacobian of one item; by item, so that a batch and its parts decide alike."""
 _LARGEST_LATENT = 2048
+_MOST_DAMPING = 1e8
 _CG_STEPS = 30
 _CG_TOLERANCE = 1e-2
 _PROX_STEPS = 10
@@ -36,8 +37,8 @@ class GaussNewton(ZStep):
     (Levenberg-Marquardt). The Jacobian is kept for ``refresh`` trials and corrected by Broyden's rank-one updates, so that
     most trials cost one forward pass and no backward pass.
 
-    Where the Jacobians of the batch would not fit into memory (or s is above 2048), each step is solved by conjugate
-    gradients with ``J v`` and ``J^T u`` in place of matrices, and nothing is kept.
+    Where the Jacobian of an item would have more than 16 million numbers (or s is above 2048), each step is solved by
+    conjugate gradients with ``J v`` and ``J^T u`` in place of matrices, and nothing is kept.
 
     Parameters
     ----------
@@ -72,6 +73,7 @@ class GaussNewton(ZStep):
             return self._without_matrix(problem, state, task, e, term, memory["damping"])
         model, fresh = self._renewed(problem, state, memory["model"])
         gradient = task.curvature[:, None] * model.pull(e)
+        stretch = model.gram.diagonal(dim1=1, dim2=2).amax(dim=1).sqrt()
         at = state.at
         for _ in range(self.inner):
             z = _batch.flat(at.z)
@@ -82,17 +84,16 @@ class GaussNewton(ZStep):
             predicted = _fall(term, e, model.push(d), at, trial)
             accepted = fall > 0
             visible = predicted > 64 * torch.finfo(e.dtype).eps * size
-            gain = torch.nan_to_num(fall / predicted.clamp_min(1e-30), nan=1.0)
-            model = model.updated(d, change, at.x).judged(gain, accepted, visible)
+            gain = torch.nan_to_num(fall / torch.where(predicted > 0, predicted, 1.0), nan=1.0)
+            model = model.updated(d, change, _batch.norm(at.x)).judged(gain, accepted, visible)
             at = at.where(accepted, trial)
             e = torch.where(accepted[:, None], e + change, e)
-        stretch = model.gram.diagonal(dim1=1, dim2=2).amax(dim=1).sqrt()
         return Advance(at, self._pull(state, task, gradient, stretch), {"model": model}, fresh)
 
     def _forms(self, problem: Problem, z: Tensor) -> bool:
         if self.dense is not None:
             return self.dense
-        numbers = z.numel() * math.prod(problem.generator.signal_shape)
+        numbers = z[0].numel() * math.prod(problem.generator.signal_shape)
         return z[0].numel() <= _LARGEST_LATENT and numbers <= _LARGEST_DENSE
 
     def _renewed(self, problem: Problem, s: State, model: Model) -> tuple[Model, Tensor]:
@@ -115,9 +116,11 @@ class GaussNewton(ZStep):
         trial = problem.generator.evaluate((_batch.flat(s.z) + d).reshape(s.z.shape), graph=False)
         fall = _fall(term, e, _batch.flat(trial.x - s.x), s.at, trial)
         predicted = _fall(term, e, _push(maps, s.z, d), s.at, trial)
-        gain = torch.nan_to_num(fall / predicted.clamp_min(1e-30), nan=1.0)
+        gain = torch.nan_to_num(fall / torch.where(predicted > 0, predicted, 1.0), nan=1.0)
         accepted = fall > 0
-        damping = damping * torch.where(accepted, torch.where(gain > 0.5, 1 / 3, 1.0), 4.0)
+        visible = predicted > 64 * torch.finfo(e.dtype).eps * _batch.square(e)
+        factor = torch.where(accepted, torch.where(gain > 0.5, 1 / 3, 1.0), 4.0)
+        damping = torch.minimum(torch.where(visible, factor * damping, damping), _MOST_DAMPING * curvature)
         at = s.at.where(accepted, trial)
         pull = self._pull(s, task, task.curvature[:, None] * gradient, curvature.sqrt())
         return Advance(at, pull, {"damping": damping}, torch.ones_like(accepted))

@@ -48,7 +48,7 @@ class Spectral(ZStep):
         if not isinstance(problem.on_latent, Zero):
             z = problem.on_latent.prox(z, length)
         at = problem.generator.evaluate(z)
-        risen = self._change(problem, s, task, at.x, at.z) > 0
+        risen = ~(self._change(problem, s, task, at.x, at.z) <= 0)  # NaN too
         met = _batch.ratio(_batch.square(at.x - s.x), _batch.square(at.z - s.z))
         new = {
             "met": torch.where(risen | (met == 0), memory["met"], met),
