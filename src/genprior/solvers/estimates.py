@@ -39,7 +39,9 @@ def latent_residual(problem: Problem, z: Tensor, gradient: Tensor, curvature: Te
     """``|z - prox_{tH}(z - t g)| / t`` with ``t = 1/(curvature stretch^2)``; ``|g|`` where H = 0."""
     if isinstance(problem.on_latent, Zero):
         return _batch.norm(gradient)
-    t = torch.nan_to_num(1 / lipschitz(curvature, stretch), nan=1.0)  # where the generator gave none, the residual tells
+    t = torch.nan_to_num(
+        1 / lipschitz(curvature, stretch), nan=1.0
+    )  # where the generator gave none, the residual tells
     return _batch.norm(z - problem.on_latent.prox(z - _batch.spread(t, z) * gradient, t)) / t
 
 
