@@ -20,7 +20,7 @@ from tests.checks.parts import tiny_generator, tiny_module, tiny_problem
 
 SOLVERS = {
     "linearized": gp.LinearizedADMM(),
-    "exact": gp.ExactADMM(n=3),
+    "exact": gp.ExactADMM(rho=1.0, n=3),
     "exact, adam z": gp.ExactADMM(z_step=gp.z_steps.Adam()),
     "gradient": gp.GradientDescent(),
     "momentum": gp.GradientDescent(momentum=0.9),

@@ -137,10 +137,10 @@ def ctrl_c_at(step):
 
 def test_ctrl_c_returns_the_best_so_far():
     problem = tiny_problem()
-    result = gp.solve(problem, stop=gp.MaxSteps(100), callbacks=[ctrl_c_at(20)])
+    result = gp.solve(problem, gp.LinearizedADMM(), stop=gp.MaxSteps(100), callbacks=[ctrl_c_at(20)])
     assert result.status == (INTERRUPTED,) * 4
     assert result.steps.tolist() == [20] * 4
-    same = gp.solve(problem, stop=gp.MaxSteps(20))
+    same = gp.solve(problem, gp.LinearizedADMM(), stop=gp.MaxSteps(20))
     assert torch.equal(result.z, same.z)
     assert torch.equal(result.objective, same.objective)
 

@@ -55,6 +55,7 @@ class QuasiNewtonState(State):
     curvature: Tensor
     """Scale of the first Hessian: it is this times the generator's metric."""
     base_z: Tensor
+    base_x: Tensor
     base_pull: Tensor
     """``DG^T force`` at the base."""
     base_energy: Tensor
@@ -158,6 +159,7 @@ class QuasiNewton(Solver):
             first_rho=rho,
             curvature=curvature,
             base_z=flat,
+            base_x=at.x,
             base_pull=torch.zeros_like(flat),
             base_energy=sight.energy,
             base_force=zero,
@@ -197,7 +199,12 @@ class QuasiNewton(Solver):
         point = problem.evaluate(at.x, at.z)
         sight = envelope.look(problem, at.x, point, self._sight(s), s.lam, s.rho)
         common = following(s, at, point, pull, problem.generator.law.spread)
-        at_base = {"before": s.base_z.reshape(z.shape), "gradient": s.base_pull.reshape(z.shape), "force": s.base_force}
+        at_base = {
+            "before": s.base_z.reshape(z.shape),
+            "gradient": s.base_pull.reshape(z.shape),
+            "force": s.base_force,
+            "stretch": s.stretch,
+        }
         return replace(
             s,
             **common | at_base | {"w": sight.w},
@@ -261,7 +268,9 @@ class QuasiNewton(Solver):
         return replace(
             s,
             inverse=bfgs_inverse(s.inverse, accepted & ~moved & (s.k > 0) & long & curved, step, bend),
+            stretch=torch.where(accepted, self._stretch(s, step, pull, long), s.stretch),
             base_z=torch.where(take, z, s.base_z),
+            base_x=torch.where(_batch.spread(accepted, s.x), s.x, s.base_x),
             base_pull=torch.where(take, gradient, s.base_pull),
             base_energy=energy,
             base_force=torch.where(accepted, pull.force, s.base_force),
@@ -271,6 +280,12 @@ class QuasiNewton(Solver):
             share=share,
             ridge=self._ridge(problem, s, energy, share),
         )
+
+    @staticmethod
+    def _stretch(s: QuasiNewtonState, step: Tensor, pull: Pull, long: Tensor) -> Tensor:
+        """What the move to the trial point and the pull there tell about ``|DG|``; a move too short tells nothing new."""
+        secant = _batch.ratio(_batch.norm(s.x - s.base_x), _batch.norm(step))
+        return torch.maximum(pull.ratio, torch.where(long, secant, s.stretch))
 
     def _renewed(self, problem: Problem, s: QuasiNewtonState, accepted: Tensor) -> QuasiNewtonState:
         """The inverse of the damped Gauss-Newton matrix at the base, where it is due."""
@@ -351,10 +366,13 @@ class QuasiNewton(Solver):
     def residuals(self, problem: Problem, state: QuasiNewtonState) -> tuple[Tensor, Tensor]:
         """Gap and stationarity; w is exact for the multiplier ``lam + rho (w - x)``, so only z and the gap can be off."""
         s = state
+        curvature = s.rho if envelope.needs_splitting(problem) else s.nu
+        in_z = _batch.ratio(latent_residual(problem, s.before, s.gradient, curvature, s.stretch), s.stretch)
+        size = _batch.norm(s.base_x)
         if not envelope.needs_splitting(problem):
-            return super().residuals(problem, s)
-        size = torch.maximum(_batch.norm(s.w), 0.1 * s.extent)
-        in_z = _batch.ratio(latent_residual(problem, s.before, s.gradient, s.rho, s.stretch), s.stretch)
+            slope = _batch.ratio(in_z, s.nu * size + s.force)
+            return torch.zeros_like(slope), unknown_is_infinite(problem, s, slope)
+        size = torch.maximum(size, 0.1 * s.extent)
         inner = s.w_memory.get("inner_residual")
         error = 0.0 if inner is None else inner * ((s.nu + s.rho) * size + s.force)
         stationarity = _batch.ratio(in_z + error, s.nu * size + s.force)
