@@ -245,7 +245,7 @@ def test_killed_process(tmp_path):
         import time
         import genprior as gp
         from tests.checks.parts import tiny_problem
-        gp.solve(tiny_problem(), gp.ExactADMM(n=3), stop=gp.MaxSteps({STEPS}),
+        gp.solve(tiny_problem(), gp.ExactADMM(rho=1.0, n=3), stop=gp.MaxSteps({STEPS}),
                  checkpoint=gp.Checkpoint({str(path)!r}, steps=7),
                  callbacks=[lambda view: time.sleep(60 if view.step == 17 else 0)])
     """
