@@ -53,7 +53,7 @@ class LevenbergMarquardt(Solver):
     """``d = argmin 1/2 |e + M d|^2 + mu/2 |d|^2 + H(z + d)`` with ``e = A G(z) - y`` and ``M = A DG(z)``, per item.
 
     For ``LeastSquares`` and ``SquaredDistance`` with R = 0. A trial is taken when it lowers the objective; the damping mu
-    follows the ratio of gained to predicted decrease. The Jacobian M costs as much as about s/3 iterations of gradient
+    follows the ratio of gained to predicted decrease. The Jacobian M costs as much as s/3 to s/2 iterations of gradient
     descent, so it is kept for ``refresh`` steps and corrected by Broyden's rank-one update from what each step measures,
     rejected ones too: such a step costs one forward pass and no backward pass.
 

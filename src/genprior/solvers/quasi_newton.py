@@ -110,7 +110,7 @@ class QuasiNewton(Solver):
         first penalty; omitted: from the problem's own units. Without effect where R is zero or quadratic.
     refresh
         accepted steps between two Gauss-Newton matrices ``DG^T (d2e) DG`` that replace the BFGS matrix; omitted: never. Each
-        costs a Jacobian, about s/3 iterations.
+        costs a Jacobian, s/3 to s/2 iterations.
 
     References
     ----------
