@@ -15,6 +15,14 @@ from rich.text import Text
 from genprior.cli.bench import BenchTraining, Overhead
 from genprior.cli.demo import Demo
 from genprior.cli.race import BenchRace
+from genprior.cli.reproduce import (
+    ReproduceAll,
+    ReproduceDefence,
+    ReproduceDenoising,
+    ReproducePlateau,
+    ReproduceSensing,
+    ReproduceTuning,
+)
 from genprior.cli.speech import remember_command, say_error
 from genprior.cli.train import TrainCeleba, TrainClassifier, TrainEncoder, TrainFashion, TrainFolder, TrainMnist
 
@@ -34,6 +42,12 @@ COMMANDS: dict[tuple[str, ...], type[Command]] = {
     ("train", "folder"): TrainFolder,
     ("train", "classifier"): TrainClassifier,
     ("train", "encoder"): TrainEncoder,
+    ("reproduce", "all"): ReproduceAll,
+    ("reproduce", "compressive-sensing"): ReproduceSensing,
+    ("reproduce", "linf-denoising"): ReproduceDenoising,
+    ("reproduce", "defence"): ReproduceDefence,
+    ("reproduce", "tuning"): ReproduceTuning,
+    ("reproduce", "plateau"): ReproducePlateau,
     ("bench", "race"): BenchRace,
     ("bench", "overhead"): Overhead,
     ("bench", "training"): BenchTraining,
