@@ -15,6 +15,7 @@ from rich.text import Text
 from genprior.cli.bench import BenchTraining, Overhead
 from genprior.cli.demo import Demo
 from genprior.cli.race import BenchRace
+from genprior.cli.recover import Denoise, Recover
 from genprior.cli.speech import remember_command, say_error
 from genprior.cli.train import TrainCeleba, TrainClassifier, TrainEncoder, TrainFashion, TrainFolder, TrainMnist
 
@@ -28,6 +29,8 @@ class Command(Protocol):
 
 COMMANDS: dict[tuple[str, ...], type[Command]] = {
     ("demo",): Demo,
+    ("recover",): Recover,
+    ("denoise",): Denoise,
     ("train", "mnist"): TrainMnist,
     ("train", "fashion-mnist"): TrainFashion,
     ("train", "celeba"): TrainCeleba,
