@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from genprior.cli.bench import BenchTraining, Overhead
+from genprior.cli.check import Check
 from genprior.cli.demo import Demo
 from genprior.cli.race import BenchRace
 from genprior.cli.recover import Denoise, Recover
@@ -31,6 +32,7 @@ COMMANDS: dict[tuple[str, ...], type[Command]] = {
     ("demo",): Demo,
     ("recover",): Recover,
     ("denoise",): Denoise,
+    ("check",): Check,
     ("train", "mnist"): TrainMnist,
     ("train", "fashion-mnist"): TrainFashion,
     ("train", "celeba"): TrainCeleba,

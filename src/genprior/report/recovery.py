@@ -16,7 +16,7 @@ from genprior.tasks.records import ADVICE
 from genprior.tasks.settings import Recovery
 
 _ROW = 8
-_NAMES = {"truth": "original", "before": "measured", "after": "recovered"}
+_NAMES = {"truth": "original", "before": "measured", "back": "measured (A^T y)", "after": "recovered"}
 
 
 def write_recovery_page(job: Recovery, ledger: Ledger, outcome: Outcome) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from genprior import _batch
 from genprior.items import Loaded
 from genprior.operators import Operator
+from genprior.report.sheets import stretched
 from genprior.result import Result
 from genprior.status import Status
 
@@ -109,18 +110,12 @@ def shown_of(solved: Solved, operator: Operator, room: int) -> dict[str, list[Te
     after = solved.result.signal[: max(0, room)]
     if len(after) == 0 or after.ndim != 4 or after.shape[1] not in {1, 3}:
         return {}
-    before = _seen(solved.y[: len(after)], operator, after)
-    parts = {"before": before, "after": after}
+    y = solved.y[: len(after)]
+    parts = {"after": after}
+    if y.ndim == 4 and not y.is_complex() and y.shape[1] == after.shape[1]:
+        parts["before"] = torch.nn.functional.interpolate(y, size=after.shape[2:], mode="nearest")
+    else:
+        parts["back"] = stretched(operator.adjoint(y))
     if solved.truth is not None:
         parts["truth"] = solved.truth[: len(after)]
     return {name: list(rows.detach().cpu().float()) for name, rows in parts.items()}
-
-
-def _seen(y: Tensor, operator: Operator, like: Tensor) -> Tensor:
-    """Measurements as pictures: themselves, larger where they are small pictures; else ``A^T y`` in its own range."""
-    if y.ndim == 4 and not y.is_complex() and y.shape[1] == like.shape[1]:
-        return torch.nn.functional.interpolate(y, size=like.shape[2:], mode="nearest")
-    with torch.no_grad():
-        back = operator.rows(torch.arange(len(y))).adjoint(y) if operator.batch else operator.adjoint(y)
-    low, high = back.amin((1, 2, 3), keepdim=True), back.amax((1, 2, 3), keepdim=True)
-    return (back - low) / (high - low).clamp_min(1e-12)
