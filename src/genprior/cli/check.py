@@ -35,6 +35,8 @@ class Check:
     """Range of the generator's own values, where it is not recognised: -1 1."""
     label: int | None = None
     """Class, for a conditional generator."""
+    out: Path | None = None
+    """Folder for pictures that the generator makes: samples/ and samples.png."""
     seed: int = 0
     """Seed of the latents looked at."""
     device: str = "cpu"
@@ -44,7 +46,7 @@ class Check:
 
     def run(self) -> None:
         """Do it."""
-        from genprior.tasks.check import inspect_generator  # noqa: PLC0415 - slow to import
+        from genprior.tasks.check import inspect_generator, write_samples  # noqa: PLC0415 - slow to import
         from genprior.tasks.settings import Source  # noqa: PLC0415
 
         check_device(self.device)
@@ -58,16 +60,19 @@ class Check:
         with status(not self.json) as announce:
             announce("looking at the generator")
             found = inspect_generator(source, device=self.device, seed=self.seed)
+            sheet = None
+            if self.out is not None and found.report.ok:
+                sheet = write_samples(source, self.out, device=self.device, seed=self.seed)
         if self.json:
-            print_json(found.numbers())
+            print_json(found.numbers() | ({} if sheet is None else {"samples": str(sheet)}))
         else:
-            _say(found)
+            _say(found, sheet)
         if not found.report.ok:
             failures = found.report.failures
             raise ValueError(f"{len(failures)} of {len(found.report.findings)} laws fail: {failures[0].law}")
 
 
-def _say(found: Inspection) -> None:
+def _say(found: Inspection, sheet: Path | None) -> None:
     console = Console()
     console.print(Text(str(found.report)), soft_wrap=True)
     lines = []
@@ -89,6 +94,8 @@ def _say(found: Inspection) -> None:
                 f"16 items {s['forward_16']:.0f} and {s['both_16']:.0f}",
             )
         )
+    if sheet is not None:
+        lines.append(("samples", str(sheet)))
     if found.command:
         lines.append(("try", found.command))
     for name, text in lines:

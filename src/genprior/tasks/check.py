@@ -7,6 +7,7 @@ import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +16,9 @@ from torch import Tensor
 from genprior.checks import check_generator
 from genprior.checks.report import Finding, Report
 from genprior.generators import Generator
-from genprior.networks.foreign import open_with_notes
+from genprior.items.pictures import encode
+from genprior.networks.foreign import Opened, open_with_notes
+from genprior.report.sheets import contact_sheet
 from genprior.tasks.settings import Source
 
 _LARGEST = 512
@@ -62,14 +65,7 @@ class Inspection:
 def inspect_generator(source: Source, *, device: str = "cpu", seed: int = 0) -> Inspection:
     """Open a generator and look at it; what cannot even be opened is a finding too."""
     try:
-        opened = open_with_notes(
-            source.generator,
-            source.weights,
-            latent_shape=source.latent_shape,
-            signal_range=source.signal_range,
-            label=source.label,
-            device=device,
-        )
+        opened = _open(source, device)
     except (ValueError, TypeError, OSError) as problem:
         what, _, advice = str(problem).rpartition(": ")
         return Inspection(Report(source.generator, (Finding("opens", False, what or str(problem), advice),)))
@@ -88,10 +84,40 @@ def inspect_generator(source: Source, *, device: str = "cpu", seed: int = 0) -> 
     return replace(found, conditioning=conditioning, speed=speed, command=_command(source, generator))
 
 
+def write_samples(source: Source, out: Path, *, count: int = 16, device: str = "cpu", seed: int = 0) -> Path:
+    """Pictures that the generator makes: ``samples/00.png`` and so on, and all of them on one sheet, whose path is given."""
+    generator = _open(source, device).generator
+    if not _makes_pictures(generator):
+        raise ValueError(f"signals of shape {generator.signal_shape} are no pictures: leave out --out")
+    (out / "samples").mkdir(parents=True, exist_ok=True)
+    with torch.no_grad():
+        pictures = torch.cat([generator(z[None]) for z in generator.sample_latent(count, seed)])
+    for number, picture in enumerate(pictures):
+        encode(picture, out / "samples" / f"{number:02d}.png")
+    sheet = out / "samples.png"
+    contact_sheet(pictures, sheet)
+    return sheet
+
+
+def _open(source: Source, device: str) -> Opened:
+    return open_with_notes(
+        source.generator,
+        source.weights,
+        latent_shape=source.latent_shape,
+        signal_range=source.signal_range,
+        label=source.label,
+        device=device,
+    )
+
+
+def _makes_pictures(generator: Generator) -> bool:
+    return len(generator.signal_shape) == 3 and generator.signal_shape[0] in {1, 3}
+
+
 def _pictures(generator: Generator, seed: int) -> Finding:
     """Picture-shaped signals should have values that picture files can hold."""
     law = "values fit pictures in [0, 1]"
-    if len(generator.signal_shape) != 3 or generator.signal_shape[0] not in {1, 3}:
+    if not _makes_pictures(generator):
         return Finding(law, True, f"signals of shape {generator.signal_shape} are no pictures")
     try:
         with torch.no_grad():
