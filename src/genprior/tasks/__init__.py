@@ -1,1 +1,1 @@
-"""Whole jobs: attacks on classifiers, and the defence by projection on the range of a generator."""
+"""Whole jobs: recovery from files to files; attacks on classifiers, and the defence by projection."""
