@@ -14,6 +14,7 @@ from rich.text import Text
 
 from genprior.cli.bench import BenchTraining, Overhead
 from genprior.cli.check import Check
+from genprior.cli.defend import Defend
 from genprior.cli.demo import Demo
 from genprior.cli.race import BenchRace
 from genprior.cli.recover import Denoise, Recover
@@ -41,6 +42,7 @@ COMMANDS: dict[tuple[str, ...], type[Command]] = {
     ("recover",): Recover,
     ("denoise",): Denoise,
     ("check",): Check,
+    ("defend",): Defend,
     ("train", "mnist"): TrainMnist,
     ("train", "fashion-mnist"): TrainFashion,
     ("train", "celeba"): TrainCeleba,

@@ -20,7 +20,7 @@ from genprior.losses import SquaredDistance
 from genprior.problem import Problem
 from genprior.result import Result
 from genprior.solve import solve
-from genprior.solvers import ADMM, Adam, GradientDescent, Solver, duals, penalties, z_steps
+from genprior.solvers import ADMM, Adam, Auto, GradientDescent, Solver, duals, penalties, z_steps
 from genprior.stopping import MaxSteps
 from genprior.tasks.attacks import Classify, check_range
 from genprior.terms import LInf
@@ -123,14 +123,16 @@ def default_solver(norm: Norm) -> Solver:
 
 
 def named_solver(name: str, norm: Norm) -> Solver:
-    """``admm`` (exact w step, Adam in z), ``adam`` or ``gd``."""
+    """``admm`` (exact w step, Adam in z), ``auto``, ``adam`` or ``gd``."""
     if name == "admm":
         return default_solver("linf")
+    if name == "auto":
+        return Auto()
     if name == "adam":
         return Adam(0.1)
     if name == "gd":
         return GradientDescent(0.02 if norm == "l2" else 10.0)
-    raise ValueError(f"solver must be admm, adam or gd, got {name!r}")
+    raise ValueError(f"solver must be admm, auto, adam or gd, got {name!r}")
 
 
 @dataclass(frozen=True)
