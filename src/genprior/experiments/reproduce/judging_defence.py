@@ -89,7 +89,7 @@ def _known(results: Results, kind: str) -> Claim:
     return Claim(
         f"defence-{kind}",
         defence.PREFIX,
-        f"Does the defence stand against an attacker who knows it and {names[kind]}? (The paper does not ask.)",
+        f"The defence stands against an attacker who knows it and {names[kind]}. (The paper does not ask.)",
         graded(survives),
         f"Accuracy of the defended classifier on {count} digits: {told}. Keeping four fifths counts as standing. "
         "Projection on the range of a generator is no proven defence.",
@@ -196,9 +196,9 @@ def _closes(results: Results) -> Claim:
     return Claim(
         "plateau-duals",
         plateau.PREFIX,
-        "Is the decaying dual step the reason for the plateau? (The paper's code uses another, which it does not describe.)",
+        "It is the decaying dual step that makes the plateau: with one that does not decay, the gap closes.",
         graded([gaps[name] < 0.1 * frozen for name in ("constant", "adaptive")]),
-        f"Relative gap at the end: {told}. With a dual step that does not decay the gap closes; the paper's freezes it.",
+        f"Relative gap at the end: {told}.",
         {"gap": gaps},
         ours=True,
     )

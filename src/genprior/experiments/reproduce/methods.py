@@ -66,9 +66,7 @@ class Method:
 def sensing_methods(count: int) -> list[Method]:
     """For least squares: ``count`` settings each, Auto none."""
     return [
-        Method(
-            GD, _few([GradientDescent(step) for step in (0.001, 0.0025, 0.006, 0.015, 0.025, 0.04, 0.1, 0.25)], count)
-        ),
+        Method(GD, _few([GradientDescent(step) for step in (0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1, 0.25)], count)),
         Method(ADAM, _few([Adam(step) for step in (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2)], count)),
         Method(
             PROJECTED,
@@ -81,7 +79,9 @@ def sensing_methods(count: int) -> list[Method]:
                 count,
             ),
         ),
-        Method(LINEARIZED, _few([_linearized(rho, pull) for rho in (1.0, 5.0) for pull in _PULLS], count)),
+        Method(
+            LINEARIZED, _few([_linearized(rho, pull) for rho in (0.1, 0.3, 1.0, 5.0) for pull in (0.1, 0.2)], count)
+        ),
         Method(EXACT, _few([exact(rho, pull) for rho in (0.01, 1.0) for pull in _PULLS], count)),
         Method(EXACT_ADAM, _few([exact_adam(rho, step) for rho in (0.3, 1.0) for step in _MOVES], count)),
         Method(AUTO, (Auto(),)),
@@ -91,7 +91,7 @@ def sensing_methods(count: int) -> list[Method]:
 def denoising_methods(count: int, norm: str) -> list[Method]:
     """For ``gamma |w - y|_2^2 + |w - y|`` in the norm ``linf`` or ``l1``, or for ``|w - y|_2^2`` (``l2``)."""
     descent = {"linf": 0.1, "l1": 0.0003, "l2": 0.002}[norm]
-    first = {"linf": 0.03, "l1": 0.3, "l2": 0.3}[norm]
+    first = {"linf": 0.1, "l1": 0.3, "l2": 0.3}[norm]
     return [
         Method(GD, _few([GradientDescent(descent * 3**k) for k in range(8)], count)),
         Method(ADAM, _few([Adam(step) for step in (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2)], count)),

@@ -91,7 +91,7 @@ def draw_plateau(done: Reproduction) -> Figure:
     made, plots = figure(12.5, 7.2, 2, 3)
     for rho, dash in zip(size.penalties, ("-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (1, 1))), strict=False):
         arrays = parts[f"{plateau.PREFIX}.rho.{rho:g}"].arrays
-        plots[0].plot(arrays["step"] + 1, arrays["gap"], linestyle=dash, label=f"rho = {rho:g}")
+        plots[0].plot(arrays["step"][1:], arrays["gap"][1:], linestyle=dash, label=f"rho = {rho:g}")
     finish(plots[0], "the gap over the iterations", "iteration", "|w - G(z)| / |w*|", log_x=True)
     plots[0].legend(fontsize=8)
     for name, mark in (("gap", "o-"), ("distance", "s--")):
@@ -114,7 +114,8 @@ def draw_plateau(done: Reproduction) -> Figure:
     for place, name, up in ((plots[4], "gap", "|w - G(z)| / |w*|"), (plots[5], "dual", "|lam|")):
         for rule, dash in zip(plateau.DUALS, ("-", "--", "-.", ":"), strict=True):
             arrays = parts[f"{plateau.PREFIX}.dual.{rule.replace(', ', '-')}"].arrays
-            place.plot(arrays["step"] + 1, np.maximum(arrays[name], 1e-12), linestyle=dash, linewidth=1.8, label=rule)
+            values = np.maximum(arrays[name][1:], 1e-12)
+            place.plot(arrays["step"][1:], values, linestyle=dash, linewidth=1.8, label=rule)
         finish(place, "dual rules, rho = 1", "iteration", up, log_x=True)
         place.legend(fontsize=8)
     return made
