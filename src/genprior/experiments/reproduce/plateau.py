@@ -97,7 +97,7 @@ def synthetic(seed: int, conditioning: float) -> tuple[Problem, Tensor, Tensor]:
     y = inside + _OFF * noise * (_batch.norm(inside) / _batch.norm(noise))[:, None]
     problem = Problem(generator, loss=SquaredDistance(y, 0.5))
     start = generator.sample_latent(_ITEMS, seed=50 + seed)
-    best = solve(problem, LevenbergMarquardt(), stop=MaxSteps(300), z0=start, tolerance=1e-13, progress=False)
+    best = solve(problem, LevenbergMarquardt(), stop=MaxSteps(40), z0=start, tolerance=1e-13, progress=False)
     return problem, start, best.signal
 
 

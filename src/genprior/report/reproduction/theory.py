@@ -114,8 +114,8 @@ def draw_plateau(done: Reproduction) -> Figure:
     for place, name, up in ((plots[4], "gap", "|w - G(z)| / |w*|"), (plots[5], "dual", "|lam|")):
         for rule, dash in zip(plateau.DUALS, ("-", "--", "-.", ":"), strict=True):
             arrays = parts[f"{plateau.PREFIX}.dual.{rule.replace(', ', '-')}"].arrays
-            values = np.maximum(arrays[name][1:], 1e-12)
-            place.plot(arrays["step"][1:], values, linestyle=dash, linewidth=1.8, label=rule)
+            curve = np.maximum(arrays[name][1:], 1e-12)
+            place.plot(arrays["step"][1:], curve, linestyle=dash, linewidth=1.8, label=rule)
         finish(place, "dual rules, rho = 1", "iteration", up, log_x=True)
         place.legend(fontsize=8)
     return made
