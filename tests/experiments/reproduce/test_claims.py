@@ -106,7 +106,7 @@ def test_rate_of_a_known_fall():
 
 def test_synthetic_generators_have_the_conditioning_they_claim():
     """Against the singular values of the Jacobian at random points."""
-    problem, start, solution = plateau.synthetic(0, 8.0)
+    problem, start, _ = plateau.synthetic(0, 8.0)
     sizes = torch.linalg.svdvals(problem.generator.jacobian(start))
     ratio = sizes[:, 0] / sizes[:, -1]
     assert ((ratio > 8 / 1.2) & (ratio < 8 * 1.2)).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -14,8 +15,16 @@ import pytest
 
 from genprior import cli
 from genprior.experiments.reproduce.parts import Found, Part, Store, run_parts, unique
+from genprior.experiments.reproduce.sizes import QUICK, SIZES, Plateau
 
-CODE = "import sys; from genprior.cli import main; sys.exit(main(sys.argv[1:]))"
+TINY = Plateau((3.0, 10.0), (2.0, 4.0), 30, 1, (1.0, 10.0), 4, 20)
+CODE = f"""
+import dataclasses, sys
+from genprior.cli import main
+from genprior.experiments.reproduce.sizes import SIZES, Plateau
+SIZES["quick"] = dataclasses.replace(SIZES["quick"], plateau={TINY!r})
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 def part(name, log, value=1.0, needs=()):
@@ -80,8 +89,9 @@ def test_shared_parts_are_listed_once():
     assert [one.name for one in unique([part("a", log), part("b", log), part("a", log)])] == ["a", "b"]
 
 
-def test_killed_in_the_middle_it_goes_on_and_finds_the_same(tmp_path):
+def test_killed_in_the_middle_it_goes_on_and_finds_the_same(tmp_path, monkeypatch):
     """kill -9 after a few parts; then the same command. Compared with a run that nobody disturbed, up to times."""
+    monkeypatch.setitem(SIZES, "quick", dataclasses.replace(QUICK, plateau=TINY))
     words = ["reproduce", "plateau", "--quick", "--threads", "1"]
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     process = subprocess.Popen(
