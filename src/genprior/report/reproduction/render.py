@@ -21,6 +21,16 @@ from genprior.report.reproduction.theory import defence_keys
 TITLE = "The paper's experiments, reproduced"
 _FIGURES = "reproduction"
 _COUNTS = ("seconds", "passes")
+_AGAIN = (
+    "```sh",
+    "genprior reproduce all --out run            # killed and started again, it redoes nothing that was finished",
+    "genprior reproduce all --quick --out quick  # a few minutes",
+    "genprior reproduce defence --out run        # or compressive-sensing, linf-denoising, tuning, plateau alone",
+    "```",
+    "",
+    "Rows marked (ours) are questions that the paper does not ask; they are not counted here.",
+    "",
+)
 
 
 def write_report(done: Reproduction) -> list[Path]:
@@ -55,7 +65,7 @@ def html(done: Reproduction, found: list[Section]) -> str:
 
 def document(done: Reproduction, found: list[Section]) -> str:
     """The same in Markdown, with links to the figures."""
-    lines = [f"# {TITLE}", "", lead(done), "", *_markdown_table(("verdict", "claims"), _counts(done.claims))]
+    lines = [f"# {TITLE}", "", lead(done), "", *_AGAIN, *_markdown_table(("verdict", "claims"), _counts(done.claims))]
     for section in found:
         lines += [f"## {section.title}", "", section.text, ""]
         lines += _markdown_table(("the paper", "here", "verdict"), [_claim_row(claim) for claim in section.claims])
