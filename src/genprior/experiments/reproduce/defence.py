@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from genprior import samples
-from genprior.experiments.reproduce.contest import ITEM_SECONDS, Contest, Setting, chosen, network, tuning_part
+from genprior.experiments.reproduce.contest import Contest, Setting, chosen, network, seconds, tuning_part
 from genprior.experiments.reproduce.methods import ADAM, AUTO, EXACT, EXACT_ADAM, GD, Method, denoising_methods
 from genprior.experiments.reproduce.parts import Found, Part, Results
 from genprior.networks.bundled import load_classifier
@@ -144,7 +144,7 @@ def _part(setting: Setting, method: Method, name: str, job: Job, projections: in
     def run(results: Results) -> Found:
         return job(_Defender(setting, method.key, chosen(method, results, tuning)), results)
 
-    cost = ITEM_SECONDS["mnist"] * projections * steps_of(setting, method.key)
+    cost = seconds("mnist", steps_of(setting, method.key), projections)
     needs = (f"{PREFIX}.attack", *([] if tuning is None else [tuning]))
     return Part(f"{PREFIX}.{name}", run, cost, needs)
 

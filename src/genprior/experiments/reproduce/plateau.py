@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from genprior import _batch
-from genprior.experiments.reproduce.contest import ITEM_SECONDS, Contest, Setting, network, race
+from genprior.experiments.reproduce.contest import Contest, Setting, network, race, seconds
 from genprior.experiments.reproduce.parts import Array, Found, Part, Results
 from genprior.generators import Generator
 from genprior.losses import SquaredDistance
@@ -72,7 +72,7 @@ def parts(setting: Setting) -> list[Part]:
         Part(f"{PREFIX}.dual.{name.replace(', ', '-')}", partial(_dual, setting, rule), 0.0015 * size.dual_iterations)
         for name, rule in DUALS.items()
     ]
-    cost = ITEM_SECONDS["mnist"] * size.digit_iterations * max(5, size.digits)
+    cost = seconds("mnist", size.digit_iterations, size.digits)
     found += [Part(f"{PREFIX}.digits.{rho:g}", partial(_digits, setting, rho), cost) for rho in size.digit_penalties]
     return found
 
