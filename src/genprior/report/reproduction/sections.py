@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from genprior.experiments.reproduce import compressive_sensing as sensing
 from genprior.experiments.reproduce import defence, denoising, plateau, tuning
 from genprior.experiments.reproduce.claims import Claim
+from genprior.experiments.reproduce.defender import NORMS
 from genprior.experiments.reproduce.judging_defence import accuracy_curve
 from genprior.experiments.reproduce.methods import LABELS
 from genprior.experiments.reproduce.run import EXPERIMENTS, Reproduction
@@ -167,7 +168,7 @@ def _defence_sheet(done: Reproduction) -> Sheet:
         rows.append(
             (
                 LABELS[key],
-                defence.NORMS[key].replace("linf", "l_inf"),
+                NORMS[key].replace("linf", "l_inf"),
                 f"{curve['accuracy'][-1]:.1%}",
                 f"{done.parts[f'{defence.PREFIX}.clean.{key}'].numbers['accuracy']:.1%}",
                 *("-" if one is None else f"{one.numbers['defended_accuracy']:.1%}" for one in known),
