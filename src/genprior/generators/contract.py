@@ -33,6 +33,8 @@ class Generator:
         from it, and its spread is the unit of length for default steps.
     signal_range
         ``(low, high)`` if the signals are known to lie there, for pictures and checks.
+    metric
+        What :meth:`metric` gives, ``(s, s)``, if it is known (bundled generators bring it along); estimated otherwise.
     device, dtype
         where latents live; by default as the module's parameters, or the CPU and float32 if it has none.
 
@@ -56,6 +58,7 @@ class Generator:
         *,
         law: Law | None = None,
         signal_range: tuple[float, float] | None = None,
+        metric: Tensor | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -74,6 +77,8 @@ class Generator:
         self.forwards = 0
         self.backwards = 0
         self._known: dict[str, Tensor] = {}
+        self._given = {} if metric is None else self._knowledge(self._checked_metric(metric), 0, 0)
+        self.forget()
 
     def __call__(self, z: Tensor) -> Tensor:
         """``G(z)``: one forward pass, differentiable with respect to ``z``."""
@@ -144,15 +149,14 @@ class Generator:
     def metric(self) -> Tensor:
         """``E[DG(z)^T DG(z)]`` over the law, ``(s, s)`` for s latent numbers: how far latent directions move the signal.
 
-        Estimated by a few passes and remembered while the module's numbers stay as they are. The passes are counted each time.
+        The one that came with the generator, at no cost; otherwise estimated by a few passes, which are counted each time, and
+        remembered. Estimated anew when the module's numbers have changed.
         """
-        weights = torch.tensor([hash((p.data_ptr(), _version(p))) for p in self.module.parameters()], device="cpu")
-        if "metric" not in self._known or not torch.equal(self._known["weights"], weights):
+        if "metric" not in self._known or not torch.equal(self._known["weights"], self._weights()):
             before = self.forwards, self.backwards
             metric = mean_gram(self)
-            made = torch.tensor([self.forwards - before[0], self.backwards - before[1]], device="cpu")
             self._known.clear()
-            self._known.update({"metric": metric, "weights": weights, "passes": made})
+            self._known.update(self._knowledge(metric, self.forwards - before[0], self.backwards - before[1]))
         else:
             forwards, backwards = self._known["passes"].tolist()
             self.forwards, self.backwards = self.forwards + forwards, self.backwards + backwards
@@ -168,8 +172,9 @@ class Generator:
         return self._known["values"], self._known["vectors"]
 
     def forget(self) -> None:
-        """Drop what was remembered (the metric): for measurements in which everybody pays for what they use."""
+        """Drop what was estimated (the metric): for measurements in which everybody pays for what they use."""
         self._known.clear()
+        self._known.update(self._given)
 
     def sample_latent(self, count: int, seed: int = 0) -> Tensor:
         """Draw ``count`` latents from the law, the same on every device."""
@@ -179,6 +184,23 @@ class Generator:
     def draw(self, count: int, random: torch.Generator) -> Tensor:
         """Draw ``count`` latents with the given CPU random generator."""
         return self.law.sample(count, self.latent_shape, random).to(self.device, self.dtype)
+
+    def _weights(self) -> Tensor:
+        """Changes when the module's numbers do."""
+        return torch.tensor([hash((p.data_ptr(), _version(p))) for p in self.module.parameters()], device="cpu")
+
+    def _knowledge(self, metric: Tensor, forwards: int, backwards: int) -> dict[str, Tensor]:
+        passes = torch.tensor([forwards, backwards], device="cpu")
+        return {"metric": metric, "weights": self._weights(), "passes": passes}
+
+    def _checked_metric(self, metric: Tensor) -> Tensor:
+        size = math.prod(self.latent_shape)
+        if metric.shape != (size, size) or not bool(torch.isfinite(metric).all()):
+            raise ValueError(
+                f"metric must be {size} x {size} finite numbers, one row for each latent number, got shape "
+                f"{tuple(metric.shape)}: leave it out, and it is estimated"
+            )
+        return metric.detach().to(self.device, self.dtype)
 
     def _check_latent(self, z: Tensor) -> None:
         if not isinstance(z, Tensor):
