@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from genprior import _validate
 from genprior.generators.alias import frozen_alias, place_of
 from genprior.generators.evaluation import Evaluation
+from genprior.generators.faster import quick_copy
 from genprior.generators.jacobian import Linearised, jacobian, pushed
 from genprior.generators.laws import Law, Normal
 from genprior.generators.metric import mean_gram
@@ -38,7 +39,7 @@ class Generator:
     device, dtype
         where latents live; by default as the module's parameters, or the CPU and float32 if it has none.
 
-    ``forwards`` and ``backwards`` count the batched passes made through this object.
+    ``forwards`` and ``backwards`` count the batched passes made through this object; ``speedups``: what :meth:`faster` did.
 
     Examples
     --------
@@ -67,6 +68,7 @@ class Generator:
         self.law = _checked_law(law)
         self.signal_range = _checked_range(signal_range)
         self.module = frozen_alias(module)
+        self._run: Callable[[Tensor], Tensor] = self.module
         found_device, found_dtype = place_of(self.module)
         self.device = found_device if device is None else torch.empty(0, device=device).device
         self.dtype = found_dtype if dtype is None else dtype
@@ -74,6 +76,7 @@ class Generator:
             raise ValueError(
                 "module is on the meta device, it has no numbers: move it with module.to_empty and load weights"
             )
+        self.speedups: tuple[str, ...] = ()
         self.forwards = 0
         self.backwards = 0
         self._known: dict[str, Tensor] = {}
@@ -84,7 +87,7 @@ class Generator:
         """``G(z)``: one forward pass, differentiable with respect to ``z``."""
         self._check_latent(z)
         try:
-            x = self.module(z)
+            x = self._run(z)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as problem:
@@ -115,6 +118,32 @@ class Generator:
         (gradient,) = torch.autograd.grad(x, z, v, retain_graph=keep)
         self.backwards += 1
         return gradient
+
+    def faster(self, *, compile: bool = False) -> Generator:
+        """The same generator on a copy of its module that computes the same in less time; ``speedups`` says how.
+
+        BatchNorm layers are folded into the layers before them and convolutions get their channels last in memory, each
+        only if the signals of a few latents stay equal. ``compile=True`` also hands the module to ``torch.compile``: the first
+        passes then take many seconds and need a C++ compiler, so that it pays for long runs only. Later changes of
+        the module's weights do not reach the copy.
+        """
+        module, speedups = quick_copy(self.module, self.sample_latent(4))
+        other = Generator(
+            module,
+            self.latent_shape,
+            self.signal_shape,
+            law=self.law,
+            signal_range=self.signal_range,
+            metric=self._given["metric"]
+            if self._given and torch.equal(self._given["weights"], self._weights())
+            else None,
+            device=self.device,
+            dtype=self.dtype,
+        )
+        if compile:
+            other._run = torch.compile(other.module)
+        other.speedups = (*speedups, "compiled") if compile else speedups
+        return other
 
     def recounted(self) -> Generator:
         """The same generator with pass counts of its own, from zero."""
