@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from genprior.cli.bench import BenchTraining, Overhead
+from genprior.cli.bench import BenchTraining, Overhead, Scaling
 from genprior.cli.demo import Demo
 from genprior.cli.race import BenchRace
 from genprior.cli.speech import remember_command, say_error
@@ -37,6 +37,7 @@ COMMANDS: dict[tuple[str, ...], type[Command]] = {
     ("bench", "race"): BenchRace,
     ("bench", "overhead"): Overhead,
     ("bench", "training"): BenchTraining,
+    ("bench", "scaling"): Scaling,
 }
 
 
