@@ -13,8 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from genprior.cli.bench import BenchTraining, Overhead, Scaling
+from genprior.cli.check import Check
 from genprior.cli.demo import Demo
 from genprior.cli.race import BenchRace
+from genprior.cli.recover import Denoise, Recover
 from genprior.cli.speech import remember_command, say_error
 from genprior.cli.train import TrainCeleba, TrainClassifier, TrainEncoder, TrainFashion, TrainFolder, TrainMnist
 
@@ -28,6 +30,9 @@ class Command(Protocol):
 
 COMMANDS: dict[tuple[str, ...], type[Command]] = {
     ("demo",): Demo,
+    ("recover",): Recover,
+    ("denoise",): Denoise,
+    ("check",): Check,
     ("train", "mnist"): TrainMnist,
     ("train", "fashion-mnist"): TrainFashion,
     ("train", "celeba"): TrainCeleba,

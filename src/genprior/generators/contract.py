@@ -128,18 +128,10 @@ class Generator:
         the module's weights do not reach the copy.
         """
         module, speedups = quick_copy(self.module, self.sample_latent(4))
-        other = Generator(
-            module,
-            self.latent_shape,
-            self.signal_shape,
-            law=self.law,
-            signal_range=self.signal_range,
-            metric=self._given["metric"]
-            if self._given and torch.equal(self._given["weights"], self._weights())
-            else None,
-            device=self.device,
-            dtype=self.dtype,
-        )
+        other = self.with_module(module)
+        if self._given and torch.equal(self._given["weights"], self._weights()):
+            other._given = other._knowledge(self._given["metric"], 0, 0)
+            other.forget()
         if compile:
             other._run = torch.compile(other.module)
         other.speedups = (*speedups, "compiled") if compile else speedups
@@ -149,6 +141,13 @@ class Generator:
         """The same generator with pass counts of its own, from zero."""
         other = copy.copy(self)
         other.forwards = other.backwards = 0
+        return other
+
+    def with_module(self, module: nn.Module) -> Generator:
+        """Another module under the same contract: shapes, law, range; counts from zero."""
+        other = self.recounted()
+        other.module = other._run = frozen_alias(module)
+        other._known, other._given, other.speedups = {}, {}, ()
         return other
 
     def evaluate(self, z: Tensor, *, graph: bool = True) -> Evaluation:

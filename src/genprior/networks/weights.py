@@ -1,0 +1,108 @@
+"""Weights of a person's own module: safetensors, or what ``torch.save(module.state_dict())`` wrote. No pickled code."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+_WRAPPER = "module."
+"""What torch.nn.DataParallel puts before every name."""
+
+
+def load_weights(module: nn.Module, path: Path) -> None:
+    """Fill a module from a file; every name and shape must fit.
+
+    Training scripts like to store the weights one level deeper, beside optimisers and other networks: the set that fits is
+    taken.
+    """
+    expected = module.state_dict()
+    found = [_unwrapped(tensors) for tensors in read_weights(path).values()]
+    fitting = [tensors for tensors in found if _shapes(tensors) == _shapes(expected)]
+    nearest = max(fitting or found, key=lambda tensors: len(set(tensors) & set(expected)))
+    _check_fit(expected, nearest, path)
+    module.load_state_dict(nearest)
+
+
+def read_weights(path: Path) -> dict[str, dict[str, Tensor]]:
+    """The sets of names and tensors in a file; most have one, named by the empty word."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path} (weights)")
+    if path.suffix.lower() != ".safetensors":
+        return _state_dicts(refuse_pickled_code(path), path)
+    try:
+        return {"": load_file(path)}
+    except (SafetensorError, OSError, ValueError) as problem:
+        raise ValueError(f"{path} cannot be read as safetensors ({problem}): truncated or something else") from None
+
+
+def refuse_pickled_code(path: Path, content: bytes | None = None) -> Any:
+    """Read what torch.save wrote if it is plain data; a file with pickled code is refused, explained."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.load(path if content is None else io.BytesIO(content), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as problem:
+        unsafe = "WeightsUnpickler" in str(problem) or "Unsupported" in str(problem) or "GLOBAL" in str(problem)
+        if not unsafe:
+            raise ValueError(f"{path} cannot be read: it is damaged, or not a file of torch.save") from None
+        raise ValueError(
+            f"{path} holds pickled Python code (a whole module, not only its numbers), which could do anything when it "
+            "is opened: refused. Where you trust it, load it yourself once and save the numbers: "
+            "torch.save(module.state_dict(), 'weights.pt'), or safetensors.torch.save_file(module.state_dict(), ...)"
+        ) from None
+    except Exception as problem:
+        reason = str(problem).partition("\n")[0]
+        raise ValueError(f"{path} cannot be read ({reason}): it is damaged, or not a file of torch.save") from None
+
+
+def _state_dicts(content: Any, path: Path) -> dict[str, dict[str, Tensor]]:
+    if _is_state_dict(content):
+        return {"": dict(content)}
+    nested = content.items() if isinstance(content, dict) else ()
+    found = {str(key): dict(value) for key, value in nested if _is_state_dict(value)}
+    if not found:
+        raise ValueError(
+            f"{path} holds {type(content).__name__}, expected names and tensors: torch.save(module.state_dict(), ...)"
+        )
+    return found
+
+
+def _unwrapped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    wrapped = all(name.startswith(_WRAPPER) for name in tensors)
+    return {name.removeprefix(_WRAPPER): tensor for name, tensor in tensors.items()} if wrapped else tensors
+
+
+def _shapes(tensors: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+def _is_state_dict(value: Any) -> bool:
+    return isinstance(value, dict) and bool(value) and all(isinstance(part, Tensor) for part in value.values())
+
+
+def _check_fit(expected: dict[str, Tensor], found: dict[str, Tensor], path: Path) -> None:
+    missing, extra = [n for n in expected if n not in found], [n for n in found if n not in expected]
+    if missing or extra:
+        parts = [f"it lacks {_some(missing)}"] if missing else []
+        parts += [f"it has {_some(extra)}, which the module does not"] if extra else []
+        raise ValueError(f"{path} does not fit the module: {'; '.join(parts)}: is it for another architecture?")
+    for name, tensor in expected.items():
+        if tensor.shape != found[name].shape:
+            raise ValueError(
+                f"{path} does not fit the module: {name} is {tuple(found[name].shape)} in the file, "
+                f"{tuple(tensor.shape)} in the module: check its widths"
+            )
+        if found[name].is_floating_point() and not bool(torch.isfinite(found[name]).all()):
+            raise ValueError(f"{path}: {name} holds NaN or infinity: the training diverged, or the file is damaged")
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
