@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from genprior import _batch
 from genprior.operators.lanczos import SAFETY, largest_eigenvalue
 
 SLACK = 1e-9
@@ -114,6 +116,11 @@ def _one_group(grid: Grid, source: str) -> Bound:
     return Bound(best.value, best.method, floor)
 
 
+def _taps(grid: Grid) -> Iterator[tuple[int, int]]:
+    rows, columns = grid.kernel.shape[2:]
+    return itertools.product(range(rows), range(columns))
+
+
 def _pointwise(matrix: Tensor) -> Bound:
     """A 1 x 1 kernel applies one matrix at every place."""
     values = torch.linalg.svdvals(matrix)
@@ -125,7 +132,7 @@ def _pointwise(matrix: Tensor) -> Bound:
 def gram(grid: Grid, side: str) -> Tensor:
     """``A A^T`` ("small") or ``A^T A`` ("large"), assembled from products of taps."""
     kernel = grid.kernel if side == "small" else grid.kernel.transpose(0, 1)
-    taps = list(itertools.product(*(range(n) for n in grid.kernel.shape[2:])))
+    taps = list(_taps(grid))
     size = grid.small if side == "small" else grid.large
     channels, places = kernel.shape[0], math.prod(size)
     blocks = kernel.new_zeros(places, places, channels, channels)
@@ -145,9 +152,7 @@ def _meetings(grid: Grid, a: tuple[int, int], b: tuple[int, int], side: str) -> 
     return here.flatten(), there.flatten()
 
 
-def _axis_meetings(
-    grid: Grid, a: tuple[int, int], b: tuple[int, int], side: str, axis: int
-) -> tuple[Tensor, Tensor]:
+def _axis_meetings(grid: Grid, a: tuple[int, int], b: tuple[int, int], side: str, axis: int) -> tuple[Tensor, Tensor]:
     s, first, second = grid.stride[axis], grid.offset(a)[axis], grid.offset(b)[axis]
     p = torch.arange(grid.small[axis])
     if side == "large":  # p is the common place: q = s p + first, q' = s p + second
@@ -164,7 +169,9 @@ def _axis_meetings(
 def largest_by_gram(matrix: Tensor) -> Bound | None:
     """The root of the largest eigenvalue of a Gram matrix: computed, or proposed by Lanczos and proved by Cholesky."""
     if len(matrix) <= _EIGENVALUES:
-        return Bound(float(torch.linalg.eigvalsh(matrix)[-1].clamp_min(0).sqrt()) * (1 + SLACK), "eigenvalues of the Gram")
+        return Bound(
+            float(torch.linalg.eigvalsh(matrix)[-1].clamp_min(0).sqrt()) * (1 + SLACK), "eigenvalues of the Gram"
+        )
     start = torch.randn(1, len(matrix), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     guess = float(largest_eigenvalue(lambda x: x @ matrix, start)[0]) / SAFETY
     for margin in _MARGINS:
@@ -194,10 +201,10 @@ def fourier_bound(grid: Grid) -> float:
     periods = [_period(grid, axis) for axis in (0, 1)]
     rows, columns = torch.arange(periods[0]), torch.arange(periods[1] // 2 + 1)  # a real kernel: half of them
     frequencies = torch.cartesian_prod(rows, columns).double() / torch.tensor(periods).double()
-    grams = torch.cat([_symbol_grams(grid, part) for part in frequencies.split(_CHUNK)])
+    grams = torch.cat([_symbol_grams(grid, part) for part in _batch.pieces(frequencies, _CHUNK)])
     limits = torch.linalg.matrix_norm(grams @ grams).sqrt()  # (tr G^4)^(1/4) is never below the largest eigenvalue
     best = 0.0
-    for chosen in limits.argsort(descending=True).split(_CHUNK):
+    for chosen in _batch.pieces(limits.argsort(descending=True), _CHUNK):
         if float(limits[chosen[0]]) <= best:
             break
         best = max(best, float(torch.linalg.eigvalsh(grams[chosen])[:, -1].max()))
@@ -216,7 +223,7 @@ def _symbol_grams(grid: Grid, frequencies: Tensor) -> Tensor:
     small, large = grid.kernel.shape[:2]
     phases = math.prod(grid.stride)
     symbol = torch.zeros(len(frequencies), phases, small, large, dtype=torch.complex128)
-    for tap in itertools.product(*(range(n) for n in grid.kernel.shape[2:])):
+    for tap in _taps(grid):
         rows, columns = grid.offset(tap)
         shift = torch.tensor([rows // grid.stride[0], columns // grid.stride[1]], dtype=torch.float64)
         wave = torch.polar(torch.ones(len(frequencies)).double(), 2 * math.pi * (frequencies @ shift))

@@ -24,7 +24,7 @@ class Facts:
     sums: float
     """``max_i sum_j |a_ij|``, the norm from l_inf to l_inf."""
     floor: float | None
-    """Lower bound on ``min |A x| / |x|``; 0 where the map is not injective (or less than a millionth of the norm); None: not known."""
+    """Lower bound on ``min |A x| / |x|``; 0: not injective (or less than a millionth of the norm); None: not known."""
     method: str
 
 
@@ -45,7 +45,9 @@ def _dense(weight: Tensor) -> Facts:
     top, least = float(values[0]), float(values[-1])
     injective = weight.shape[0] >= weight.shape[1] and least > 1e-12 * top
     rows, sums = weight.norm(dim=1).max(), weight.abs().sum(dim=1).max()
-    return Facts(top * (1 + SLACK), float(rows), float(sums), least * (1 - SLACK) if injective else 0.0, "singular values")
+    return Facts(
+        top * (1 + SLACK), float(rows), float(sums), least * (1 - SLACK) if injective else 0.0, "singular values"
+    )
 
 
 def _scale(module: _BatchNorm) -> Facts:

@@ -18,6 +18,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.padding import _ReflectionPadNd, _ReplicationPadNd
 
 from genprior.generators import Generator
+from genprior.networks.adapt import FromRange
 from genprior.theory.activations import Activation, activation_of
 from genprior.theory.facts import Facts, linear_facts
 
@@ -35,7 +36,8 @@ class Layer:
     name: str
     module: nn.Module
     kind: str
-    """"affine" (dense, convolution), "scale" (BatchNorm in eval mode), "shape", "average", "activation", "sum", "unknown"."""
+    """One of affine (dense, convolution), scale (BatchNorm in eval mode, values mapped to [0, 1]), shape, average, activation,
+    sum, unknown."""
     centre: Tensor
     """Input at the centre of the ball, ``(1, *shape)``, float64."""
     image: Tensor
@@ -62,6 +64,9 @@ class Layer:
     @cached_property
     def facts(self) -> Facts:
         """Norms of a linear layer."""
+        if isinstance(self.module, Rescaling):
+            gain = 1 / (self.module.high - self.module.low)
+            return Facts(gain, gain, gain, gain, "a diagonal")
         return linear_facts(self.module, self.kind, self.centre, self.image)
 
     @property
@@ -96,9 +101,30 @@ def _walk(name: str, module: nn.Module, x: Tensor) -> Iterator[Layer]:
                 yield layer
                 x = layer.image
         return
+    if isinstance(module, FromRange):
+        *inner, last = _walk(name, module.module, x)
+        yield from (*inner, last)
+        yield _made("rescaling", Rescaling(module.low, module.high), "scale", last.image)
+        return
     branches = _branches(name, module, x)
     kind = "sum" if branches else _kind(module, x)
     yield Layer(name, module, kind, x, module(x), branches)
+
+
+class Rescaling(nn.Module):
+    """``(x - low) / (high - low)``."""
+
+    def __init__(self, low: float, high: float) -> None:
+        super().__init__()
+        self.low, self.high = low, high
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mapped values."""
+        return (x - self.low) / (self.high - self.low)
+
+
+def _made(name: str, module: nn.Module, kind: str, x: Tensor) -> Layer:
+    return Layer(name, module, kind, x, module(x))
 
 
 def _branches(name: str, module: nn.Module, x: Tensor) -> tuple[tuple[Layer, ...], ...]:
@@ -138,4 +164,3 @@ def _kind(module: nn.Module, x: Tensor) -> str:
 
 def _has_hooks(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks)
-

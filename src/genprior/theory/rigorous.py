@@ -5,12 +5,12 @@ For a chain of layers, on the ball of radius r around a centre, the recursion ke
     kappa   Lipschitz constant from l2 to l2            peak   the same from l2 to l_inf (largest change of one coordinate)
     nu      Lipschitz constant of DF                    iota   |F(z) - F(z')| >= iota |z - z'|
 
-    linear A            kappa' = |A| kappa,  peak' = min(|A|_{2,inf} kappa, |A|_{inf,inf} peak),  nu' = |A| nu,  iota' = floor(A) iota
-    activation phi      kappa' = S kappa,    peak' = S peak,   nu' = S nu + C peak kappa,          iota' = I iota
-    sum of branches     kappa, peak and nu add up;  iota' = max_i (iota_i - sum of the other kappa)
+    linear A     kappa' = |A| kappa,  peak' = min(|A|_{2,inf} kappa, |A|_{inf,inf} peak),  nu' = |A| nu,  iota' = floor(A) iota
+    phi          kappa' = S kappa,    peak' = S peak,   nu' = S nu + C peak kappa,   iota' = I iota
+    sum          kappa, peak and nu add up;   iota' = max_i (iota_i - sum of the other kappa)
 
-with ``I <= phi' <= S`` on the intervals that the preactivations can reach (the centre's value plus and minus ``peak r``), and C
-the Lipschitz constant of ``phi'``. ``nu'`` for an activation uses
+with ``I <= phi' <= S`` on the intervals that the preactivations can reach (the centre's value plus and minus ``peak r``),
+and C the Lipschitz constant of ``phi'``. ``nu'`` for an activation uses
 ``|diag(phi'(F(z)) - phi'(F(z')))| <= C |F(z) - F(z')|_inf <= C peak |z - z'|``.
 """
 
@@ -134,4 +134,3 @@ def _sum(layer: Layer, state: Proved, radius: float) -> Proved:
     elif iota <= 0:
         reasons["iota"] = f"the branches of {layer.label} could cancel each other"
     return Proved(kappa, sum(end.peak for end in ends), sum(end.nu for end in ends), max(iota, 0.0), reasons)
-

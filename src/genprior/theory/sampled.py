@@ -1,7 +1,7 @@
 """Constants of G as samples show them: at random points of the ball and at points moved to make them worst.
 
-Each figure is attained somewhere: ``kappa`` and ``nu`` are never above the truth, ``iota`` is never below it. They tell what the
-generator does, and prove nothing.
+Each figure is attained somewhere: ``kappa`` and ``nu`` are never above the truth, ``iota`` is never below it. They tell
+what the generator does, and prove nothing.
 """
 
 from __future__ import annotations
@@ -55,10 +55,18 @@ def sample_constants(
 
     Parameters
     ----------
+    generator
+        the generator.
+    radius
+        of the ball.
     points
         random points at which all singular values of DG are computed; secants use 16 times as many.
     moves
         steps that a quarter of the points are moved, towards larger ``|DG|`` and towards smaller least singular values.
+    seed
+        of the samples.
+    announce
+        is told what is going on.
     """
     _validate.whole("points", points)
     _validate.whole("moves", moves, 0)
@@ -79,7 +87,9 @@ def sample_constants(
     nu = _curvature(generator, many[:count], radius, moves, random)
     places, spectra = torch.cat([part.points for part in seen]), torch.cat([part.values for part in seen])
     return Sampled(
-        iota=min(float(spectra[:, -1].min()), secants[0]) if spectra.shape[1] <= math.prod(generator.signal_shape) else 0.0,
+        iota=min(float(spectra[:, -1].min()), secants[0])
+        if spectra.shape[1] <= math.prod(generator.signal_shape)
+        else 0.0,
         kappa=max(float(spectra[:, 0].max()), secants[1]),
         nu=nu,
         points=places,
@@ -116,7 +126,7 @@ class _Seen:
 def _spectra(generator: Generator, z: Tensor) -> _Seen:
     """All singular values of DG, and the extreme vectors, from the Jacobian in float64."""
     parts = []
-    for one in z.split(1):
+    for one in _batch.pieces(z, 1):
         u, s, v = torch.linalg.svd(generator.jacobian(one)[0].double(), full_matrices=False)
         parts.append((s, u[:, 0], u[:, -1], v[0], v[-1]))
     values, *vectors = (torch.stack(column) for column in zip(*parts, strict=True))
@@ -176,7 +186,7 @@ def _slope_of_pairing(generator: Generator, z: Tensor, u: Tensor, v: Tensor) -> 
 
 def _secants(generator: Generator, z: Tensor) -> tuple[tuple[float, float], int]:
     with torch.no_grad():
-        x = torch.cat([_batch.flat(generator(part)) for part in z.split(64)]).double().cpu()
+        x = torch.cat([_batch.flat(generator(part)) for part in _batch.pieces(z, 64)]).double().cpu()
     index = torch.triu_indices(len(z), len(z), 1)
     apart = torch.pdist(_batch.flat(z).double().cpu())
     moved = (x[index[0]] - x[index[1]]).norm(dim=1) if len(x) * x.shape[1] < 10**5 else torch.pdist(x)
@@ -189,14 +199,18 @@ def _secants(generator: Generator, z: Tensor) -> tuple[tuple[float, float], int]
 def _curvature(generator: Generator, z: Tensor, radius: float, moves: int, random: torch.Generator) -> float:
     """The largest ``|D^2G(z)[u, .]^T y|`` over unit u and y found by alternating, at points that move where it grows.
 
-    For a unit signal y the matrix ``H_y`` of second derivatives of ``<y, G>`` is symmetric, and ``|H_y u| <= |H_y|`` is at most
-    the local Lipschitz constant of DG. Alternate ``y ~ D^2G[u, u]`` (a difference of two pushes) and ``u ~ H_y u``.
+    For a unit signal y the matrix ``H_y`` of second derivatives of ``<y, G>`` is symmetric, and ``|H_y u| <= |H_y|`` is at
+    most the local Lipschitz constant of DG. Alternate ``y ~ D^2G[u, u]`` (a difference of two pushes) and ``u ~ H_y u``.
     """
     way = torch.randn(z.shape, generator=random, dtype=torch.float64, device="cpu").to(z)
     u, best = _unit(way), torch.zeros(len(z), dtype=z.dtype, device=z.device)
     h = _NARROW * generator.law.spread
     for turn in range(moves + 4):
-        trial = project(z + 0.1 * radius * _unit(torch.randn(z.shape, generator=random).to(z)), radius) if turn % 4 == 3 else z
+        trial = (
+            project(z + 0.1 * radius * _unit(torch.randn(z.shape, generator=random).to(z)), radius)
+            if turn % 4 == 3
+            else z
+        )
         ahead, behind = (generator.push(trial + side * h * u, u[None])[0] for side in (1, -1))
         y = _unit(ahead - behind)
         image = _slope_of_pairing(generator, trial, y, u)

@@ -175,7 +175,9 @@ def sharpened(setting: Setting) -> Guarantee:
         Condition.below("alpha <= 1 / (nu_L + rho)", alpha, 1 / (s.nu_L + s.rho), "a shorter alpha", strict=False),
         Condition.below("beta <= 1 / (xi + alpha tau^2)", beta, longest, "a shorter beta", strict=False),
         Condition.below("nu_G |lam*| < h' iota^2", s.nu_G * s.dual, h_half * s.iota**2, "less noise, a smoother G"),
-        Condition.below("nu_G (lam_max + rho A_max) < h iota^2", force, h * s.iota**2, "a nearer start, a smaller sigma"),
+        Condition.below(
+            "nu_G (lam_max + rho A_max) < h iota^2", force, h * s.iota**2, "a nearer start, a smaller sigma"
+        ),
     )
     return Guarantee(
         statement="sharpened",
@@ -211,7 +213,9 @@ def corrected(setting: Setting) -> Guarantee:
         Condition.below("alpha <= 1 / (nu_L + rho)", alpha, 1 / (s.nu_L + s.rho), "a shorter alpha", strict=False),
         Condition.below("beta <= 1 / (xi + 2 alpha tau^2)", beta, longest, "a shorter beta", strict=False),
         Condition.below("2 rho < mu_L", 2 * s.rho, s.mu_L, "a smaller rho"),
-        Condition.below("nu_G |lam*| < rho iota^2 / 2", s.nu_G * s.dual, s.rho * s.iota**2 / 2, "a larger rho, less noise"),
+        Condition.below(
+            "nu_G |lam*| < rho iota^2 / 2", s.nu_G * s.dual, s.rho * s.iota**2 / 2, "a larger rho, less noise"
+        ),
         Condition.below("beta omega' <= m / 4", beta * force, m / 4, "a nearer start, a smaller sigma", strict=False),
         Condition.below("nu_G |lam*| < h' iota^2", s.nu_G * s.dual, h_half * s.iota**2, "less noise, a smoother G"),
     )
@@ -235,7 +239,9 @@ def corrected(setting: Setting) -> Guarantee:
 def _basics(s: Setting) -> tuple[Condition, ...]:
     return (
         Condition("mu_L > 0", s.mu_L, math.inf, s.mu_L > 0, "more measurements, or constants restricted to the range"),
-        Condition("iota > 0", s.iota, math.inf, s.iota > 0, "a generator that is injective on the ball, or a smaller ball"),
+        Condition(
+            "iota > 0", s.iota, math.inf, s.iota > 0, "a generator that is injective on the ball, or a smaller ball"
+        ),
         Condition("nu_G is finite", s.nu_G, math.inf, math.isfinite(s.nu_G), "activations with a Lipschitz slope"),
     )
 
