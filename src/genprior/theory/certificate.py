@@ -59,7 +59,8 @@ class Certificate:
         g = self.guarantee
         if self.status == NONE:
             broken = ", ".join(condition.name for condition in g.failures)
-            return f"Theorem 1 gives no guarantee here: {broken} does not hold (with {self.level} constants)."
+            verb = "does" if len(g.failures) == 1 else "do"
+            return f"Theorem 1 gives no guarantee here: {broken} {verb} not hold (with {self.level} constants)."
         steps = f"rho {self.rho:.3g}, alpha {g.alpha:.3g}, beta {g.beta:.3g}, sigma {self.sigma:.3g}"
         rate = f"the error bound contracts by {1 - g.eta:.6g} per iteration, down to {g.plateaus['signal']:.3g} in |w - w*|"
         if self.status == GUARANTEED:

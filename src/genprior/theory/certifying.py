@@ -11,6 +11,7 @@ from torch import Tensor
 from genprior import _batch, _validate
 from genprior.generators import Generator
 from genprior.losses import LeastSquares, SquaredDistance
+from genprior.operators import Identity, Operator
 from genprior.problem import Problem
 from genprior.solve import solve
 from genprior.stopping import MaxSteps
@@ -85,13 +86,16 @@ def certify(
     return Certificate(status, best, level, assumptions, found, loss, tried, z0)
 
 
-def own_signal_problem(generator: Generator, radius: float | None = None, seed: int = 0) -> Problem:
-    """Find the latent of one of the generator's own signals, seen whole, within the ball."""
-    radius = default_radius(generator) if radius is None else _validate.number("radius", radius, above=0)
-    target = Ball(radius).prox(generator.sample_latent(1, seed + 1), 1.0)
+def own_signal_problem(
+    generator: Generator, radius: float | None = None, seed: int = 0, operator: Operator | None = None
+) -> Problem:
+    """Find the latent, in the ball, of one of the generator's own signals, seen whole or through an operator: optimum 0."""
+    domain = Ball(default_radius(generator) if radius is None else _validate.number("radius", radius, above=0))
+    target = domain.prox(generator.sample_latent(1, seed + 1), 1.0)
+    operator = Identity(generator.signal_shape) if operator is None else operator
     with torch.no_grad():
-        y = generator(target)
-    return Problem(generator, SquaredDistance(y, 0.5), on_latent=Ball(radius))
+        y = operator(generator(target))
+    return Problem(generator, LeastSquares(operator, y), on_latent=domain)
 
 
 def _values(problem: Problem, z0: Tensor) -> tuple[float, float]:
@@ -156,10 +160,14 @@ class _Maker:
                 setting = Setting(*values, mu, self.loss.nu, rho, sigma, self.dual, self.start, restricted)
                 options.append(statement(setting))
         applying = [option for option in options if option.applies]
-        return applying[0] if applying else max(options, key=lambda o: min(c.margin for c in o.conditions))
+        return (
+            applying[0]
+            if applying
+            else max(options, key=lambda o: (-len(o.failures), min(c.margin for c in o.conditions)))
+        )
 
 
-def _rank(candidate: tuple[str, Guarantee]) -> tuple[bool, bool, bool, bool, float]:
+def _rank(candidate: tuple[str, Guarantee]) -> tuple[bool, bool, bool, bool, int, float]:
     """A statement that applies, better with proved constants, unrestricted, sharpened; else the least broken one."""
     level, g = candidate
     return (
@@ -167,6 +175,7 @@ def _rank(candidate: tuple[str, Guarantee]) -> tuple[bool, bool, bool, bool, flo
         g.applies and level == "rigorous",
         g.applies and not g.setting.restricted,
         g.statement == "sharpened",
+        -len(g.failures),
         min(condition.margin for condition in g.conditions),
     )
 

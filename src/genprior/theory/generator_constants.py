@@ -10,8 +10,8 @@ import torch
 
 from genprior import _validate
 from genprior.generators import Generator, TruncatedNormal
-from genprior.theory.layers import Layer, layers_of
-from genprior.theory.rigorous import Proved, proved_constants
+from genprior.theory.proved.layers import Layer, layers_of
+from genprior.theory.proved.recursion import Proved, proved_constants
 from genprior.theory.sampled import Sampled, sample_constants
 
 

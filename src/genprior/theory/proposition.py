@@ -8,7 +8,7 @@ from torch import nn
 
 from genprior.checks.report import Finding, Report
 from genprior.generators import Generator
-from genprior.theory.layers import Layer, every_layer, layers_of
+from genprior.theory.proved.layers import Layer, every_layer, layers_of
 
 _SMOOTH_ADVICE = "use ELU (alpha = 1), softplus, tanh or sigmoid"
 
@@ -67,7 +67,7 @@ def _structure(chain: tuple[Layer, ...]) -> Finding:
     law = "a chain of known layers"
     for layer in every_layer(chain):
         if layer.kind == "sum":
-            advice = "the proposition does not speak of sums (residual blocks), whose terms could cancel: look at the constants"
+            advice = "the proposition does not speak of sums (residual blocks), whose terms may cancel: look at the constants"
             return Finding(law, False, f"layer {layer.label} is a sum of {len(layer.branches)} chains", advice)
         if layer.kind == "unknown":
             advice = "use Sequential with layers of torch.nn, or look at the constants"

@@ -19,8 +19,8 @@ from torch.nn.modules.padding import _ReflectionPadNd, _ReplicationPadNd
 
 from genprior.generators import Generator
 from genprior.networks.adapt import FromRange
-from genprior.theory.activations import Activation, activation_of
-from genprior.theory.facts import Facts, linear_facts
+from genprior.theory.proved.activations import Activation, activation_of
+from genprior.theory.proved.facts import Facts, linear_facts
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.ConvTranspose2d)
 _SHAPES = (nn.Flatten, nn.Unflatten, nn.Identity, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle, _DropoutNd)

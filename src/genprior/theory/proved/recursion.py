@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from genprior.theory.convolution import SLACK
-from genprior.theory.layers import Layer
+from genprior.theory.proved.convolution import SLACK
+from genprior.theory.proved.layers import Layer
 
 _LARGEST_AFFINE = 20_000_000
 

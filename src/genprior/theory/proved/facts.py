@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from genprior.theory.convolution import SLACK, grids, norm_bound
+from genprior.theory.proved.convolution import SLACK, grids, norm_bound
 
 
 @dataclass(frozen=True)
