@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from genprior.cli.bench import BenchTraining, Overhead, Scaling
+from genprior.cli.certify import Certify
 from genprior.cli.check import Check
 from genprior.cli.defend import Defend
 from genprior.cli.demo import Demo
@@ -55,6 +56,7 @@ COMMANDS: dict[tuple[str, ...], type[Command]] = {
     ("reproduce", "defence"): ReproduceDefence,
     ("reproduce", "tuning"): ReproduceTuning,
     ("reproduce", "plateau"): ReproducePlateau,
+    ("certify",): Certify,
     ("bench", "race"): BenchRace,
     ("bench", "overhead"): Overhead,
     ("bench", "training"): BenchTraining,
