@@ -14,12 +14,13 @@ from genprior.app.recipe import SECONDS, Recipe
 
 @dataclass(frozen=True)
 class Scale:
-    """A slider: its ends, its step, where it starts."""
+    """A slider: its ends, its step, where it starts; or a few ``stops`` to choose from."""
 
     low: float
     high: float
     step: float
     start: float
+    stops: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ KINDS: dict[str, Kind] = {
     "downsample": Kind(
         "Fewer pixels",
         "Times fewer, each way",
-        {"mnist": Scale(2, 7, 1, 4), "celeba": Scale(2, 16, 1, 4)},
+        {"mnist": Scale(2, 14, 1, 4, (2, 4, 7, 14)), "celeba": Scale(2, 16, 1, 4, (2, 4, 8, 16))},
         lambda amount, noise, known: Smaller(factor=round(amount), noise=noise),
         hint="Means over blocks of pixels: super-resolution.",
     ),

@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from genprior import _validate
-from genprior.app import stock
 from genprior.generators import Generator
 from genprior.losses import LeastSquares
 from genprior.operators import Blur, Downsample, Gaussian, Identity, Mask, Operator, SubsampledHadamard

@@ -257,7 +257,7 @@ class Watcher:
         if time.monotonic() - self._shown >= 1 / _PICTURES_PER_SECOND:
             self._shown = time.monotonic()
             changes["picture"] = pictures.data_url(self._picture)
-        self._race._update(self._number, **changes)  # noqa: SLF001 - its own race
+        self._race._update(self._number, **changes)
 
 
 def _sentence(problem: Exception) -> str:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 
 import torch
 from torch import Tensor
 
 from genprior import samples
 from genprior.generators import Generator
+from genprior.networks.bundled import load_classifier as _load_classifier
 from genprior.networks.bundled import load_generator
 from genprior.networks.classifiers import ConvClassifier
-from genprior.networks.bundled import load_classifier as _load_classifier
 from genprior.solvers import (
     LBFGS,
     Adam,
@@ -51,7 +51,7 @@ def generator(name: str) -> Generator:
         return _generator(name)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _generator(name: str) -> Generator:
     loaded = load_generator(name)
     loaded.metric_modes()
@@ -64,12 +64,12 @@ def classifier() -> ConvClassifier:
         return _classifier()
 
 
-@lru_cache(maxsize=None)
+@cache
 def _classifier() -> ConvClassifier:
     return _load_classifier("mnist")
 
 
-@lru_cache(maxsize=None)
+@cache
 def sample_pictures(name: str) -> Tensor:
     """Pictures to choose from: test digits that the generator never saw; faces that the generator made itself."""
     if name == "mnist":

@@ -15,6 +15,7 @@ from rich.text import Text
 from genprior.cli.bench import BenchTraining, Overhead
 from genprior.cli.demo import Demo
 from genprior.cli.race import BenchRace
+from genprior.cli.serve import Serve
 from genprior.cli.speech import remember_command, say_error
 from genprior.cli.train import TrainCeleba, TrainClassifier, TrainEncoder, TrainFashion, TrainFolder, TrainMnist
 
@@ -37,6 +38,7 @@ COMMANDS: dict[tuple[str, ...], type[Command]] = {
     ("bench", "race"): BenchRace,
     ("bench", "overhead"): Overhead,
     ("bench", "training"): BenchTraining,
+    ("serve",): Serve,
 }
 
 
