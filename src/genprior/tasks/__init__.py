@@ -1,1 +1,1 @@
-"""Whole jobs: attacks on classifiers, and the defence by projection on the range of a generator."""
+"""Whole jobs: from files, a generator and an operator to files, a record of every item, and a report; attacks, and a defence."""
