@@ -96,22 +96,27 @@ def _everything(race: Race) -> bytes:
             if name != "result.zip":
                 file.writestr(name, content(race, name))
         file.writestr("result.json", _verdicts(race))
+        file.writestr("command.txt", race.recipe.command(best_solver(race)) + "\n")
         for name, data in inputs(race).items():
             file.writestr(name, data)
     return store.getvalue()
 
 
 def inputs(race: Race) -> dict[str, bytes]:
-    """The picture, and the mask where one was painted: 255 is known."""
+    """The picture, and what else script and command read."""
+    assert race.damaged is not None
     files = {"input.png": pictures.png(race.recipe.truth)}
-    damage = race.recipe.damage
-    if isinstance(damage, Painted) and damage.known is not None:
-        files["mask.png"] = pictures.png(_as_picture(damage.known))
+    if race.recipe.picture_file != "input.png":
+        files[race.recipe.picture_file] = _npy(race.recipe.truth)
+    for name, tensor in race.recipe.damage.files(race.damaged).items():
+        files[name] = pictures.png(tensor[None, None].float()) if name.endswith(".png") else _npy(tensor)
     return files
 
 
-def _as_picture(mask: Tensor) -> Tensor:
-    return mask[None, None].float()
+def _npy(tensor: Tensor) -> bytes:
+    store = io.BytesIO()
+    np.save(store, tensor.numpy(), allow_pickle=False)
+    return store.getvalue()
 
 
 def _finite(value: float) -> float | None:

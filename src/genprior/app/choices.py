@@ -8,7 +8,17 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from genprior.app import stock
-from genprior.app.damage import Blurred, Damage, Measurements, Noisy, Painted, SaltAndPepper, Signs, Smaller
+from genprior.app.damage import (
+    Attacked,
+    Blurred,
+    Damage,
+    Measurements,
+    Noisy,
+    Painted,
+    SaltAndPepper,
+    Signs,
+    Smaller,
+)
 from genprior.app.recipe import SECONDS, Recipe
 
 
@@ -84,7 +94,7 @@ KINDS: dict[str, Kind] = {
         "Salt and pepper",
         "Share of pixels",
         _both(0.05, 0.6, 0.05, 0.2),
-        lambda amount, noise, known: SaltAndPepper(share=float(amount)),
+        lambda amount, noise, known: SaltAndPepper(level=float(amount)),
         noisy=False,
         hint="Some pixels turn black or white; recovered in the l1 norm.",
     ),
@@ -95,6 +105,14 @@ KINDS: dict[str, Kind] = {
         lambda amount, noise, known: Signs(level=float(amount)),
         noisy=False,
         hint="Every pixel moves up or down by the same amount; recovered in the l_inf norm.",
+    ),
+    "attack": Kind(
+        "Attack on a classifier",
+        "Largest change",
+        {"mnist": Scale(0.05, 0.4, 0.05, 0.2)},
+        lambda amount, noise, known: Attacked(level=float(amount)),
+        noisy=False,
+        hint="Small changes that make a classifier of digits misread the picture; recovered in the l_inf norm.",
     ),
 }
 

@@ -56,6 +56,8 @@ class Lane:
     status: str = "waiting"
     advice: str = ""
     plan: str = ""
+    remark: str = ""
+    """What the damage has to say about the picture."""
     problem: str = ""
     """Why this solver cannot run here, if so."""
 
@@ -180,7 +182,7 @@ class Race:
                 self._update(number, status="not started")
                 return
             self._update(number, status="running")
-            watcher = Watcher(self, number, baton)
+            watcher = Watcher(self, damaged, number, baton)
             try:
                 result = solve(
                     damaged.problem,
@@ -212,9 +214,9 @@ class Race:
 class Watcher:
     """A callback of ``solve``: follows the best iterate, publishes it now and then, passes the baton on."""
 
-    def __init__(self, race: Race, number: int, baton: Baton) -> None:
+    def __init__(self, race: Race, damaged: Damaged, number: int, baton: Baton) -> None:
         self._race, self._number, self._baton = race, number, baton
-        self._truth = race.recipe.truth
+        self._truth, self._judge = race.recipe.truth, damaged.judge
         self._size = _batch.norm(self._truth).clamp_min(1e-12)
         self._spacing = race.recipe.seconds / POINTS
         self._best, self._picture = math.inf, self._truth[:0]
@@ -245,6 +247,7 @@ class Watcher:
             "status": result.status[0].name,
             "advice": result.advice[0],
             "plan": result.plan,
+            "remark": self._judge(result.signal) if self._judge is not None else "",
         }
 
     def _note(self, seconds: float, picture: Tensor, objective: float) -> None:

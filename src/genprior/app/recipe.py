@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from genprior import _validate
 from genprior.app import stock
-from genprior.app.damage import Damage, Damaged, Painted
+from genprior.app.damage import Attacked, Damage, Damaged, Painted
 
 SECONDS = (0.1, 600.0)
 MOST_RESTARTS = 16
@@ -28,7 +30,7 @@ class Recipe:
     restarts: int = 1
     seed: int = 0
     origin: str | None = None
-    """A Python expression for the picture; None: it is read from ``input.png``."""
+    """A Python expression for the picture; None: it is read from ``input.png``, where eight bits hold it exactly."""
 
     def __post_init__(self) -> None:
         if self.generator not in stock.GENERATORS:
@@ -49,6 +51,20 @@ class Recipe:
         _validate.batch("truth", self.truth, generator.signal_shape)
         return self.damage.apply(self.truth, generator)
 
+    @property
+    def picture_file(self) -> str:
+        """The file that holds the picture exactly: a PNG where eight bits do."""
+        levels = self.truth * 255
+        return "input.png" if bool(torch.isclose(levels, levels.round(), atol=1e-3).all()) else "input.npy"
+
+    def command(self, solver: str | None = None) -> str:
+        """The command that does the same with one of the solvers."""
+        solver = self.solvers[0] if solver is None else solver
+        words = ["genprior", "recover", *self.damage.command(self.truth.shape[1:], self.picture_file)]
+        words += ["--generator", self.generator, "--solver", stock.COMMAND_NAMES[solver]]
+        words += ["--restarts", str(self.restarts)] if self.restarts > 1 else []
+        return shlex.join([*words, "--time", f"{self.seconds:g}", "--seed", str(self.seed), "--out", "recovered"])
+
     def script(self, solver: str | None = None) -> str:
         """A Python script that does the same with one of the solvers."""
         solver = self.solvers[0] if solver is None else solver
@@ -60,7 +76,8 @@ class Recipe:
         lines += ["import torch"]
         lines += ["from PIL import Image"] if files else []
         lines += ["", "import genprior as gp"]
-        return lines + (["from genprior import samples"] if (self.origin or "").startswith("samples") else [])
+        lines += ["from genprior import samples"] if (self.origin or "").startswith("samples") else []
+        return lines + (["from genprior.tasks import attacks"] if isinstance(self.damage, Attacked) else [])
 
     def _picture(self) -> list[str]:
         lines = [f'G = gp.load_generator("{self.generator}")']

@@ -39,6 +39,18 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
     "LevenbergMarquardt": LevenbergMarquardt,
 }
 
+COMMAND_NAMES = {
+    "Auto": "auto",
+    "ExactADMM": "exact-admm",
+    "LinearizedADMM": "linearized-admm",
+    "LBFGS": "lbfgs",
+    "Adam": "adam",
+    "GradientDescent": "gradient-descent",
+    "ProjectedGradient": "projected-gradient",
+    "LevenbergMarquardt": "levenberg-marquardt",
+}
+"""The solvers as ``genprior recover --solver`` names them."""
+
 SAMPLES = 12
 """Pictures to choose from."""
 

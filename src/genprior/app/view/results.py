@@ -129,7 +129,7 @@ class Downloads:
                 for name, title in bundle.FILES.items():
                     button = Text("button", title, "quiet-button").props(f'type="button" data-file="{name}"')
                     button.on("click", lambda name=name: self._send(name))
-            self._command_label = Text("span", "The same on the command line", "field-label")
+            Text("span", "The same on the command line, with the files in the zip", "field-label")
             self._command = Text("pre", "", "code wrap").props('data-code="command"')
             Text("span", "The same in Python", "field-label")
             self._script = Text("pre", "", "code").props('data-code="python"')
@@ -137,6 +137,7 @@ class Downloads:
     def offer(self, race: Race) -> None:
         """The files of this race."""
         self._race = race
+        self._command.text = race.recipe.command(bundle.best_solver(race))
         self._script.text = race.recipe.script(bundle.best_solver(race))
 
     async def _send(self, name: str) -> None:
@@ -175,7 +176,8 @@ def _best(snapshot: Snapshot) -> str | None:
 def _detail(lane: Lane) -> str:
     if lane.problem:
         return "not possible here"
-    return f"error {_short(lane.error)}" if lane.points else lane.status
+    words = f"error {_short(lane.error)}" if lane.points else lane.status
+    return f"{words}, {lane.remark}" if lane.remark else words
 
 
 def _table(lanes: tuple[Lane, ...]) -> str:

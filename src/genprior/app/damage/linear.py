@@ -1,9 +1,9 @@
-"""How a picture is damaged: what is measured of it, the problem that leads back, and the same as code and command."""
+"""Damage by a linear operator: measurements ``y = A x``, with or without noise."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -11,43 +11,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from genprior import _validate
+from genprior.app.damage.base import Damage, Damaged
 from genprior.generators import Generator
 from genprior.losses import LeastSquares
 from genprior.operators import Blur, Downsample, Gaussian, Identity, Mask, Operator, SubsampledHadamard
 from genprior.problem import Problem
-from genprior.terms import L1, LInf
+from genprior.tasks.operators import describe
 
 LARGEST_DENSE = 2**21
 """Most numbers in a matrix of Gaussian measurements (8 MB); above, the same number of random Hadamard rows."""
-
-
-@dataclass(frozen=True)
-class Damaged:
-    """A picture after the damage."""
-
-    problem: Problem
-    measured: Tensor
-    """The measurements, or the changed picture."""
-    seen: Tensor
-    """What a person can see of them: one picture in [0, 1]."""
-    note: str = ""
-    """A remark for the person."""
-
-
-class Damage(ABC):
-    """One way to damage a picture."""
-
-    @abstractmethod
-    def apply(self, truth: Tensor, generator: Generator) -> Damaged:
-        """Damage the picture ``(1, channels, h, w)``."""
-
-    @abstractmethod
-    def code(self, shape: tuple[int, ...]) -> str:
-        """The same in Python: lines that make ``problem`` from ``truth`` and ``G``."""
-
-    @abstractmethod
-    def words(self, shape: tuple[int, ...]) -> str:
-        """The same in a few words."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +43,10 @@ class Linear(Damage):
         """``A`` in Python."""
 
     @abstractmethod
+    def operator_words(self, shape: tuple[int, ...]) -> str:
+        """``A`` on the command line."""
+
+    @abstractmethod
     def seen(self, y: Tensor, operator: Operator) -> Tensor:
         """What a person can see of the measurements."""
 
@@ -80,7 +56,7 @@ class Linear(Damage):
         y = operator(truth)
         if self.noise:
             random = torch.Generator().manual_seed(self.seed)
-            y = y + self.noise * torch.randn(y.shape, generator=random)
+            y = y + self.noise * torch.randn(y.shape, generator=random, dtype=torch.float64).float()
         problem = Problem(generator, loss=LeastSquares(operator, y))
         return Damaged(problem, y, self.seen(y, operator).clamp(0, 1))
 
@@ -90,9 +66,14 @@ class Linear(Damage):
         if self.noise:
             lines += [
                 f"random = torch.Generator().manual_seed({self.seed})",
-                f"y = y + {self.noise!r} * torch.randn(y.shape, generator=random)",
+                f"y = y + {self.noise!r} * torch.randn(y.shape, generator=random, dtype=torch.float64).float()",
             ]
         return "\n".join([*lines, "problem = gp.Problem(G, loss=gp.LeastSquares(A, y))"])
+
+    def command(self, shape: tuple[int, ...], picture: str) -> list[str]:
+        """Simulated measurements, with noise where there is some."""
+        noise = ["--noise", f"{self.noise:g}"] if self.noise else []
+        return [picture, "--operator", self.operator_words(shape), "--simulate", *noise]
 
     def _with_noise(self, words: str) -> str:
         return f"{words}, noise {self.noise:g}" if self.noise else words
@@ -116,6 +97,10 @@ class Measurements(Linear):
         """``A`` in Python."""
         kind = "SubsampledHadamard" if self._structured(shape) else "Gaussian"
         return f"gp.operators.{kind}({self.m}, G.signal_shape, seed={self.seed})"
+
+    def operator_words(self, shape: tuple[int, ...]) -> str:
+        """``A`` on the command line."""
+        return describe("hadamard" if self._structured(shape) else "gaussian", m=self.m, seed=self.seed)
 
     def seen(self, y: Tensor, operator: Operator) -> Tensor:
         """``A^T y``, stretched to [0, 1]."""
@@ -149,6 +134,15 @@ class Painted(Linear):
         """``A`` in Python; the mask lies beside the script."""
         return 'gp.operators.Mask(torch.from_numpy(np.asarray(Image.open("mask.png")) > 0), G.signal_shape)'
 
+    def operator_words(self, shape: tuple[int, ...]) -> str:
+        """``A`` on the command line; the mask lies in the working folder."""
+        return describe("mask", file="mask.png")
+
+    def files(self, damaged: Damaged) -> dict[str, Tensor]:
+        """The mask."""
+        assert self.known is not None
+        return {"mask.png": self.known}
+
     def seen(self, y: Tensor, operator: Operator) -> Tensor:
         """The picture with the lost part in grey."""
         assert self.known is not None
@@ -174,6 +168,10 @@ class Blurred(Linear):
         """``A`` in Python."""
         return f"gp.operators.Blur({self.sigma!r}, G.signal_shape)"
 
+    def operator_words(self, shape: tuple[int, ...]) -> str:
+        """``A`` on the command line."""
+        return describe("blur", sigma=self.sigma)
+
     def seen(self, y: Tensor, operator: Operator) -> Tensor:
         """The blurred picture."""
         return y
@@ -196,6 +194,10 @@ class Smaller(Linear):
     def operator_code(self, shape: tuple[int, ...]) -> str:
         """``A`` in Python."""
         return f"gp.operators.Downsample({self.factor}, G.signal_shape)"
+
+    def operator_words(self, shape: tuple[int, ...]) -> str:
+        """``A`` on the command line."""
+        return describe("downsample", factor=self.factor)
 
     def seen(self, y: Tensor, operator: Operator) -> Tensor:
         """The small picture in its pixels."""
@@ -220,6 +222,10 @@ class Noisy(Linear):
         """``A`` in Python."""
         return "gp.operators.Identity(G.signal_shape)"
 
+    def operator_words(self, shape: tuple[int, ...]) -> str:
+        """``A`` on the command line."""
+        return describe("identity")
+
     def seen(self, y: Tensor, operator: Operator) -> Tensor:
         """The noisy picture."""
         return y
@@ -227,59 +233,3 @@ class Noisy(Linear):
     def words(self, shape: tuple[int, ...]) -> str:
         """How strong."""
         return f"Gaussian noise of standard deviation {self.noise:g}" if self.noise else "nothing: the picture as it is"
-
-
-@dataclass(frozen=True)
-class SaltAndPepper(Damage):
-    """Pixels turned black or white, answered by the l1 norm."""
-
-    share: float = 0.2
-    seed: int = 0
-
-    def apply(self, truth: Tensor, generator: Generator) -> Damaged:
-        """Replace pixels."""
-        level = torch.rand(truth.shape, generator=torch.Generator().manual_seed(self.seed))
-        changed = torch.where(level < self.share, (level < self.share / 2).float(), truth)
-        return Damaged(Problem(generator, on_signal=L1().around(changed)), changed, changed)
-
-    def code(self, shape: tuple[int, ...]) -> str:
-        """Replace pixels; the problem."""
-        return "\n".join(
-            [
-                f"level = torch.rand(truth.shape, generator=torch.Generator().manual_seed({self.seed}))",
-                f"changed = torch.where(level < {self.share!r}, (level < {self.share / 2!r}).float(), truth)",
-                "problem = gp.Problem(G, on_signal=gp.L1().around(changed))",
-            ]
-        )
-
-    def words(self, shape: tuple[int, ...]) -> str:
-        """How many."""
-        return f"{self.share:.0%} of the pixels black or white"
-
-
-@dataclass(frozen=True)
-class Signs(Damage):
-    """Every pixel moved up or down by the same amount, answered by the l_inf norm."""
-
-    level: float = 0.2
-    seed: int = 0
-
-    def apply(self, truth: Tensor, generator: Generator) -> Damaged:
-        """Move every pixel."""
-        random = torch.Generator().manual_seed(self.seed)
-        changed = truth + self.level * torch.sign(torch.rand(truth.shape, generator=random) - 0.5)
-        return Damaged(Problem(generator, on_signal=LInf().around(changed)), changed, changed.clamp(0, 1))
-
-    def code(self, shape: tuple[int, ...]) -> str:
-        """Move every pixel; the problem."""
-        return "\n".join(
-            [
-                f"random = torch.Generator().manual_seed({self.seed})",
-                f"changed = truth + {self.level!r} * torch.sign(torch.rand(truth.shape, generator=random) - 0.5)",
-                "problem = gp.Problem(G, on_signal=gp.LInf().around(changed))",
-            ]
-        )
-
-    def words(self, shape: tuple[int, ...]) -> str:
-        """How far."""
-        return f"every pixel up or down by {self.level:g}"
