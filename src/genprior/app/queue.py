@@ -92,14 +92,14 @@ class Queue:
             with self._lock:
                 self._running.remove(entry)
                 now = self._clock()
-                self._used = {owner: (left, now) for owner in self._used if (left := self._use(owner)) > 1e-3}
+                self._used = {owner: (left, now) for owner in self._used if (left := self._use(owner)) > 0.1}
                 self._used[entry.owner] = (self._use(entry.owner) + entry.race.seconds, now)
                 self._fill()
 
-    def _claim(self, entry: _Entry) -> tuple[int, float, int]:
-        """The smaller, the sooner."""
+    def _claim(self, entry: _Entry) -> tuple[int, int, int]:
+        """The smaller, the sooner; use in whole seconds, so that little use is none."""
         mine = [other for other in self._running if other.owner == entry.owner]
-        return len(mine), self._use(entry.owner), entry.number
+        return len(mine), round(self._use(entry.owner)), entry.number
 
     def _use(self, owner: str) -> float:
         seconds, since = self._used.get(owner, (0.0, 0.0))

@@ -15,8 +15,8 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from genprior.app import stock
-from genprior.app.queue import Queue
-from genprior.app.view.page import House, Page
+from genprior.app.house import House
+from genprior.app.view.page import Page
 
 TITLE = "genprior"
 _SLACK = 2**16
@@ -74,8 +74,8 @@ def bound_socket(host: str, port: int) -> socket.socket:
     return found
 
 
-def serve(bound: socket.socket, house: House, *, announce: Callable[[], object] = lambda: None) -> None:
-    """Serve until interrupted."""
+def make_server(house: House, announce: Callable[[], object] = lambda: None) -> uvicorn.Server:
+    """The server of the page; ``announce`` is called when it is up. One for each process, as nicegui has it."""
     outer = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     outer.add_middleware(UploadLimit, most=round(house.upload_limit * 2**20) + _SLACK)
 
@@ -96,16 +96,16 @@ def serve(bound: socket.socket, house: House, *, announce: Callable[[], object] 
     app.on_shutdown(house.queue.close)
     # nicegui looks for its server among all objects, and torch has deprecated ones that complain when looked at
     warnings.filterwarnings("ignore", category=FutureWarning, message=".*torch.distributed")
+    return uvicorn.Server(uvicorn.Config(outer, log_level="warning"))
+
+
+def serve(bound: socket.socket, house: House, announce: Callable[[], object] = lambda: None) -> None:
+    """Serve until interrupted."""
     threading.Thread(target=_warm, daemon=True).start()
-    uvicorn.Server(uvicorn.Config(outer, log_level="warning")).run(sockets=[bound])
+    make_server(house, announce).run(sockets=[bound])
 
 
 def _warm() -> None:
     """Load what visitors will need while they look at the page."""
     for name in stock.GENERATORS:
         stock.sample_pictures(name)
-
-
-def make_house(jobs: int, time_limit: float, upload_limit: float) -> House:
-    """The shared part, from the command's options."""
-    return House(Queue(jobs), time_limit, upload_limit)

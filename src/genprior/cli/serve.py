@@ -41,12 +41,14 @@ class Serve:
         if importlib.util.find_spec("nicegui") is None:
             raise RuntimeError("the web page needs nicegui, which is not installed: pip install 'genprior[app]'")
         self._check()
-        from genprior.app.server import bound_socket, make_house, serve  # noqa: PLC0415 - slow to import
+        from genprior.app.house import House  # noqa: PLC0415 - slow to import
+        from genprior.app.queue import Queue  # noqa: PLC0415
+        from genprior.app.server import bound_socket, serve  # noqa: PLC0415
 
         bound = bound_socket(self.host, self.port)
         _share_cores(self.jobs)
         try:
-            serve(bound, make_house(self.jobs, self.time_limit, self.upload_limit), announce=self._announce)
+            serve(bound, House(Queue(self.jobs), self.time_limit, self.upload_limit), self._announce)
         except KeyboardInterrupt:
             sys.stderr.write("stopped\n")
 

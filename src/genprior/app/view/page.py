@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from nicegui import Client, run, ui
 
 from genprior.app import pictures, stock
 from genprior.app.choices import Choices
-from genprior.app.queue import Queue
+from genprior.app.house import House
 from genprior.app.race import Race
 from genprior.app.recipe import Recipe
 from genprior.app.view.damage_panel import DamagePanel
@@ -20,22 +19,6 @@ from genprior.app.view.results import Results
 
 _TICK = 0.25
 STYLE = (Path(__file__).parent / "style.css").read_text(encoding="utf-8")
-
-
-@dataclass(frozen=True)
-class House:
-    """What all visitors share: the queue, and the limits."""
-
-    queue: Queue
-    time_limit: float
-    """Seconds of computing for one race."""
-    upload_limit: float
-    """Megabytes."""
-
-    @property
-    def patience(self) -> float:
-        """Seconds by the wall's clock after which a race is stopped: the machine may be busy with other things."""
-        return 4 * self.time_limit + 30
 
 
 class Page:
