@@ -93,7 +93,7 @@ class PicturePanel:
             return
         data = await event.file.read()
         shape = stock.generator(self._choices.generator).signal_shape
-        await self._take(lambda: pictures.read_upload(data, shape))
+        await self._take(lambda: pictures.read_upload(data, shape, event.file.name or "the file"))
 
     def _rejected(self) -> None:
         self._upload.reset()
