@@ -13,8 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from genprior.cli.bench import BenchTraining, Overhead
+from genprior.cli.check import Check
 from genprior.cli.demo import Demo
 from genprior.cli.race import BenchRace
+from genprior.cli.recover import Denoise, Recover
 from genprior.cli.serve import Serve
 from genprior.cli.speech import remember_command, say_error
 from genprior.cli.train import TrainCeleba, TrainClassifier, TrainEncoder, TrainFashion, TrainFolder, TrainMnist
@@ -29,6 +31,9 @@ class Command(Protocol):
 
 COMMANDS: dict[tuple[str, ...], type[Command]] = {
     ("demo",): Demo,
+    ("recover",): Recover,
+    ("denoise",): Denoise,
+    ("check",): Check,
     ("train", "mnist"): TrainMnist,
     ("train", "fashion-mnist"): TrainFashion,
     ("train", "celeba"): TrainCeleba,

@@ -117,6 +117,12 @@ class Generator:
         other.forwards = other.backwards = 0
         return other
 
+    def with_module(self, module: nn.Module) -> Generator:
+        """Another module under the same contract: shapes, law, range; counts from zero."""
+        other = self.recounted()
+        other.module, other._known = frozen_alias(module), {}
+        return other
+
     def evaluate(self, z: Tensor, *, graph: bool = True) -> Evaluation:
         """``G(z)``, with its graph kept for one later backward pass if wanted."""
         return Evaluation(self, z, graph=graph)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from genprior.generators.alias import frozen_alias
 from genprior.generators.contract import Generator
 from genprior.generators.laws import Law
 from genprior.networks.adapt import FromRange, Labelled
-from genprior.networks.bundled import load_generator
+from genprior.networks.bundled import find, load_generator
 from genprior.networks.modules import SCRIPT_ENDINGS, build_from_python, exported_latent, load_program
 from genprior.networks.shapes import find_latent_shape, find_range, run_on, takes_label
 from genprior.networks.weights import load_weights
@@ -113,6 +114,29 @@ def open_with_notes(
     if Path(text).suffix.lower() == ".py":
         raise ValueError(f"{text} names no function: write {text}:build, where build() returns the module")
     return Opened(load_generator(spec, device=device))
+
+
+def with_label(generator: Generator, label: int) -> Generator:
+    """The same conditional generator with another class; the weights are shared."""
+    other = generator.with_module(generator.module)
+    found = [part for part in other.module.modules() if isinstance(part, Labelled)]
+    if not found:
+        raise ValueError("the generator has no class label to change")
+    for part in found:
+        part.label = _validate.whole("label", label, 0)
+    return other
+
+
+def source_digest(spec: str | Path, weights: str | Path | None = None) -> str:
+    """A digest of the files that a generator comes from: code, program, weights."""
+    text = str(spec)
+    known = Path(text.rpartition(":")[0]) if _is_python(text) else find(spec, "generator")
+    digest = hashlib.sha256()
+    for path in (known, None if weights is None else Path(weights)):
+        if path is not None and path.is_file():
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
