@@ -1,11 +1,15 @@
 """A visitor's choices, and the script and the command that do the same."""
 
+import json
+import shlex
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 import genprior as gp
+from genprior import cli
 from genprior.app import bundle, stock
 from genprior.app.choices import KINDS, Choices
 from genprior.app.damage import Measurements, Painted, SaltAndPepper
@@ -77,12 +81,36 @@ def test_the_command():
         "genprior recover input.npy --operator downsample:4 --simulate --noise 0.02 --generator celeba --solver adam "
         "--time 0.2 --seed 0 --out recovered"
     )
-    assert "changed.npy --operator identity --loss l1 " in choices_for("salt").recipe(10).command()
-    assert "changed.npy --operator identity --loss linf " in choices_for("attack").recipe(10).command()
+    assert "genprior denoise changed.npy --loss l1 " in choices_for("salt").recipe(10).command()
+    assert "genprior denoise changed.npy --loss linf " in choices_for("attack").recipe(10).command()
+
+
+@pytest.mark.parametrize("kind, generator", [(kind, "mnist") for kind in KINDS] + [("downsample", "celeba")])
+def test_the_command_gives_the_same(kind, generator, tmp_path, monkeypatch, capsys):
+    """Not only the same words: the same answer, for the same number of steps."""
+    choices = choices_for(kind, generator)
+    choices.noise, choices.restarts = 0.1, 2
+    race = Race(choices.recipe(limit=10))
+    race.run()
+    result = race.results["Adam"]
+    for name, content in bundle.inputs(race).items():
+        (tmp_path / name).write_bytes(content)
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(race.recipe.command())
+    place = words.index("--time")
+    words[place : place + 2] = ["--steps", str(int(result.steps[0]))]
+    assert cli.main([*words[1:], "--json"]) == 0, capsys.readouterr().err
+    json.loads(capsys.readouterr().out)
+    (found,) = (tmp_path / "recovered" / "recovered").iterdir()
+    if found.suffix == ".npy":
+        assert np.allclose(np.load(found).reshape(result.signal.shape), result.signal, atol=1e-5)
+    else:
+        with Image.open(found) as image:
+            assert np.abs(np.asarray(image) / 255 - result.signal[0, 0].numpy()).max() < 0.51 / 255
 
 
 def test_every_solver_has_a_name_on_the_command_line():
-    assert list(stock.COMMAND_NAMES) == list(stock.SOLVERS)
+    assert set(stock.COMMAND_NAMES) >= set(stock.SOLVERS)
     for name, make in stock.SOLVERS.items():
         assert isinstance(make(), getattr(gp, name))
 

@@ -60,7 +60,7 @@ class Recipe:
     def command(self, solver: str | None = None) -> str:
         """The command that does the same with one of the solvers."""
         solver = self.solvers[0] if solver is None else solver
-        words = ["genprior", "recover", *self.damage.command(self.truth.shape[1:], self.picture_file)]
+        words = ["genprior", *self.damage.command(self.truth.shape[1:], self.picture_file)]
         words += ["--generator", self.generator, "--solver", stock.COMMAND_NAMES[solver]]
         words += ["--restarts", str(self.restarts)] if self.restarts > 1 else []
         return shlex.join([*words, "--time", f"{self.seconds:g}", "--seed", str(self.seed), "--out", "recovered"])

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from genprior import samples
 from genprior.generators import Generator
-from genprior.networks.bundled import load_classifier as _load_classifier
-from genprior.networks.bundled import load_generator
+from genprior.networks import bundled
 from genprior.networks.classifiers import ConvClassifier
 from genprior.solvers import (
     LBFGS,
@@ -25,30 +24,26 @@ from genprior.solvers import (
     ProjectedGradient,
     Solver,
 )
+from genprior.tasks import settings
 
 GENERATORS = {"mnist": "Handwritten digits", "celeba": "Faces"}
 
 SOLVERS: dict[str, Callable[[], Solver]] = {
-    "Auto": Auto,
-    "ExactADMM": ExactADMM,
-    "LinearizedADMM": LinearizedADMM,
-    "LBFGS": LBFGS,
-    "Adam": Adam,
-    "GradientDescent": GradientDescent,
-    "ProjectedGradient": ProjectedGradient,
-    "LevenbergMarquardt": LevenbergMarquardt,
+    kind.__name__: kind
+    for kind in (
+        Auto,
+        ExactADMM,
+        LinearizedADMM,
+        LBFGS,
+        Adam,
+        GradientDescent,
+        ProjectedGradient,
+        LevenbergMarquardt,
+    )
 }
+"""In the order of the page, as they come."""
 
-COMMAND_NAMES = {
-    "Auto": "auto",
-    "ExactADMM": "exact-admm",
-    "LinearizedADMM": "linearized-admm",
-    "LBFGS": "lbfgs",
-    "Adam": "adam",
-    "GradientDescent": "gradient-descent",
-    "ProjectedGradient": "projected-gradient",
-    "LevenbergMarquardt": "levenberg-marquardt",
-}
+COMMAND_NAMES = {kind.__name__: name for name, kind in settings.SOLVERS.items()}
 """The solvers as ``genprior recover --solver`` names them."""
 
 SAMPLES = 12
@@ -65,7 +60,7 @@ def generator(name: str) -> Generator:
 
 @cache
 def _generator(name: str) -> Generator:
-    loaded = load_generator(name)
+    loaded = bundled.load_generator(name)
     loaded.metric_modes()
     return loaded
 
@@ -78,7 +73,7 @@ def classifier() -> ConvClassifier:
 
 @cache
 def _classifier() -> ConvClassifier:
-    return _load_classifier("mnist")
+    return bundled.load_classifier("mnist")
 
 
 @cache

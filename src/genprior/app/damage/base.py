@@ -40,7 +40,7 @@ class Damage(ABC):
 
     @abstractmethod
     def command(self, shape: tuple[int, ...], picture: str) -> list[str]:
-        """The same as words of ``genprior recover``, for the file ``picture`` before the damage."""
+        """The same as a command of genprior, for the file ``picture`` before the damage."""
 
     @abstractmethod
     def words(self, shape: tuple[int, ...]) -> str:

@@ -56,7 +56,7 @@ class Changed(Damage):
 
     def command(self, shape: tuple[int, ...], picture: str) -> list[str]:
         """The changed picture lies in a file: there is nothing to simulate."""
-        return ["changed.npy", "--operator", "identity", "--loss", self.norm.lower()]
+        return ["denoise", "changed.npy", "--loss", self.norm.lower()]
 
     def files(self, damaged: Damaged) -> dict[str, Tensor]:
         """The changed picture."""

@@ -16,6 +16,7 @@ from genprior.generators import Generator
 from genprior.losses import LeastSquares
 from genprior.operators import Blur, Downsample, Gaussian, Identity, Mask, Operator, SubsampledHadamard
 from genprior.problem import Problem
+from genprior.report.sheets import stretched
 from genprior.tasks.operators import describe
 
 LARGEST_DENSE = 2**21
@@ -73,7 +74,7 @@ class Linear(Damage):
     def command(self, shape: tuple[int, ...], picture: str) -> list[str]:
         """Simulated measurements, with noise where there is some."""
         noise = ["--noise", f"{self.noise:g}"] if self.noise else []
-        return [picture, "--operator", self.operator_words(shape), "--simulate", *noise]
+        return ["recover", picture, "--operator", self.operator_words(shape), "--simulate", *noise]
 
     def _with_noise(self, words: str) -> str:
         return f"{words}, noise {self.noise:g}" if self.noise else words
@@ -104,8 +105,7 @@ class Measurements(Linear):
 
     def seen(self, y: Tensor, operator: Operator) -> Tensor:
         """``A^T y``, stretched to [0, 1]."""
-        back = operator.adjoint(y)
-        return (back - back.min()) / (back.max() - back.min()).clamp_min(1e-9)
+        return stretched(operator.adjoint(y))
 
     def words(self, shape: tuple[int, ...]) -> str:
         """Kind and number."""
