@@ -27,6 +27,7 @@ from genprior.cli.reproduce import (
     ReproduceSensing,
     ReproduceTuning,
 )
+from genprior.cli.serve import Serve
 from genprior.cli.speech import remember_command, say_error
 from genprior.cli.train import TrainCeleba, TrainClassifier, TrainEncoder, TrainFashion, TrainFolder, TrainMnist
 
@@ -61,6 +62,7 @@ COMMANDS: dict[tuple[str, ...], type[Command]] = {
     ("bench", "overhead"): Overhead,
     ("bench", "training"): BenchTraining,
     ("bench", "scaling"): Scaling,
+    ("serve",): Serve,
 }
 
 
