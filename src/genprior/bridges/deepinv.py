@@ -29,7 +29,8 @@ _OWN = frozenset({"problem", "solver", "z0", "progress"})
 class GenPrior(Reconstructor):
     """A deepinv ``Reconstructor``: ``minimise 1/2 |A w - y|^2 + R(w) + H(z)`` subject to ``w = G(z)``, for any linear physics.
 
-    Where deepinv is not installed, it is a plain ``torch.nn.Module`` that does the same.
+    Where deepinv is not installed, it is a plain ``torch.nn.Module`` that does the same. ``model.result`` is the
+    :class:`genprior.Result` of the last call, with status and advice per image.
 
     Parameters
     ----------
@@ -41,8 +42,6 @@ class GenPrior(Reconstructor):
         terms R and H.
     options
         everything else that :func:`genprior.solve` takes: ``stop``, ``restarts``, ``seed``, ``batch_size``, ``tolerance``, ...
-
-    ``model.result`` is the :class:`genprior.Result` of the last call: status and advice per image.
 
     Examples
     --------
