@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from genprior.cli.bench import BenchTraining, Overhead
+from genprior.cli.bench import BenchTraining, Overhead, Scaling
+from genprior.cli.certify import Certify
 from genprior.cli.check import Check
 from genprior.cli.defend import Defend
 from genprior.cli.demo import Demo
@@ -26,6 +27,7 @@ from genprior.cli.reproduce import (
     ReproduceSensing,
     ReproduceTuning,
 )
+from genprior.cli.serve import Serve
 from genprior.cli.speech import remember_command, say_error
 from genprior.cli.train import TrainCeleba, TrainClassifier, TrainEncoder, TrainFashion, TrainFolder, TrainMnist
 
@@ -55,9 +57,12 @@ COMMANDS: dict[tuple[str, ...], type[Command]] = {
     ("reproduce", "defence"): ReproduceDefence,
     ("reproduce", "tuning"): ReproduceTuning,
     ("reproduce", "plateau"): ReproducePlateau,
+    ("certify",): Certify,
     ("bench", "race"): BenchRace,
     ("bench", "overhead"): Overhead,
     ("bench", "training"): BenchTraining,
+    ("bench", "scaling"): Scaling,
+    ("serve",): Serve,
 }
 
 
