@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Common:
     """Options of both commands."""
 
-    inputs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    inputs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="INPUT...")]
     """Pictures (.png, .jpg, ...), arrays (.npy, .npz, .safetensors, .h5), or folders of them."""
     out: Path
     """Folder for recovered/, result.json and report.html. The same command with the same folder goes on."""

@@ -101,7 +101,9 @@ def examples() -> list[str]:
 
 
 def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else f"{value}"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.12g}" if isinstance(value, float) else f"{value}"
 
 
 def _named(part: str, name: str, kind: _Kind) -> tuple[str, str]:
