@@ -351,6 +351,19 @@ def test_files_that_are_no_programs(tmp_path):
         open_generator(tmp_path / "noise.pt")
 
 
+def test_damaged_programs_say_one_line(tmp_path, capfd):
+    axes = ({0: torch.export.Dim("batch")},)
+    program = quiet(lambda: torch.export.export(module(), (torch.zeros(2, 4),), dynamic_shapes=axes))
+    quiet(lambda: torch.export.save(program, tmp_path / "a.pt2"))
+    whole = (tmp_path / "a.pt2").read_bytes()
+    place = whole.index(b"graph_module")
+    (tmp_path / "a.pt2").write_bytes(whole[:place] + b"graph_nodule" + whole[place + 12 :])
+    capfd.readouterr()
+    with pytest.raises(ValueError, match=r"a\.pt2 cannot be read") as raised:
+        open_generator(tmp_path / "a.pt2")
+    assert "\n" not in str(raised.value) and capfd.readouterr().err == ""
+
+
 def test_wrong_shapes(code):
     with pytest.raises(ValueError, match=r"does not run on latents of shape \(7,\)"):
         open_generator(f"{code}:vector", latent_shape=7)

@@ -53,7 +53,7 @@ def parse_operator(
     --------
     >>> from genprior.tasks.operators import parse_operator
     >>> parse_operator("downsample:4", (1, 28, 28))
-    Downsample((1, 28, 28) -> (1, 7, 7))
+    Downsample(4, (1, 28, 28))
     """
     shape, operator = tuple(signal_shape), None
     for part in reversed(text.split(" @ ")):

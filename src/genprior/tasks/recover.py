@@ -46,8 +46,7 @@ def recover(job: Recovery, on_progress: Progress = lambda done, total, note: Non
     >>> import tempfile, pathlib, numpy, genprior as gp
     >>> from genprior import samples
     >>> from genprior.tasks.recover import recover
-    >>> from genprior.tasks.records import Collected, Solved
-    from genprior.tasks.settings import Recovery
+    >>> from genprior.tasks.settings import Recovery
     >>> folder = pathlib.Path(tempfile.mkdtemp())
     >>> numpy.save(folder / "digits.npy", samples.digits(2)[0].numpy())
     >>> inputs = (str(folder / "digits.npy"),)
