@@ -131,6 +131,23 @@ def test_a_broken_picture_among_good_ones(digits, tmp_path, capfd):
     assert ends([*words, "--skip", "--out", tmp_path / "skipped"]) == 0
 
 
+def test_results_inside_the_inputs(digits, capfd):
+    words = ["recover", digits, "--operator", "downsample:4", "--simulate", "--steps", "2", "--out", digits / "out"]
+    assert ends(words) == 0 and ends(words) == 0
+    assert "3 of 3 items" in capfd.readouterr().out
+    assert len(list((digits / "out" / "recovered").iterdir())) == 3
+
+
+def test_ctrl_c_says_how_to_go_on(digits, tmp_path, capfd, monkeypatch):
+    def pressed(*parts, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("genprior.tasks.recover.solve", pressed)
+    words = ["recover", digits, "--operator", "downsample:4", "--simulate", "--out", tmp_path / "out"]
+    assert ends(words) == 130
+    assert "the same command goes on" in flat(capfd.readouterr().err)
+
+
 def test_check_in_text_and_json(capfd, tmp_path):
     assert ends(["check", "mnist", "--out", tmp_path]) == 0
     shown = capfd.readouterr().out
