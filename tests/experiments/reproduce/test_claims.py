@@ -5,14 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import genprior as gp
 from genprior.experiments.reproduce import claims, plateau
+from genprior.experiments.reproduce import compressive_sensing as sensing
 from genprior.experiments.reproduce.claims import FAILS, HOLDS, PARTLY, first_step, graded, slope, within
-from genprior.experiments.reproduce.contest import Contest, quartiles, race, tuning_part
+from genprior.experiments.reproduce.contest import Contest, Setting, quartiles, race, tuning_part
 from genprior.experiments.reproduce.judging_races import _ahead, _passes_adam
 from genprior.experiments.reproduce.methods import Method, denoising_methods, sensing_methods
 from genprior.experiments.reproduce.parts import Found
+from genprior.experiments.reproduce.sizes import QUICK
 from genprior.generators.examples import soft_discs
 
 
@@ -131,3 +134,19 @@ def test_synthetic_solutions_against_another_optimiser():
 
 def test_verdict_words():
     assert (claims.HOLDS, claims.PARTLY, claims.FAILS) == ("holds", "holds partly", "does not hold")
+
+
+def test_real_faces_come_from_the_person_and_practice_ones_are_others(tmp_path):
+    random = np.random.default_rng(0)
+    for number in range(4):
+        Image.fromarray(random.integers(0, 255, (64, 64, 3), dtype=np.uint8)).save(tmp_path / f"{number}.png")
+    setting = Setting(QUICK, faces=tmp_path)
+    contest, practice = (sensing.contest(setting, "celeba", 10, "real", 2, which) for which in (False, True))
+    assert contest.problem.batch == practice.problem.batch == 2
+    assert not torch.equal(
+        contest.problem.loss(contest.starts.new_zeros(2, 3, 64, 64)),
+        practice.problem.loss(contest.starts.new_zeros(2, 3, 64, 64)),
+    )
+    assert any(".celeba.real." in part.name for part in sensing.parts(setting))
+    with pytest.raises(ValueError, match="holds 4 pictures, expected at least 6"):
+        sensing.contest(setting, "celeba", 10, "real", 3, True)
