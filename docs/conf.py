@@ -38,7 +38,7 @@ myst_heading_anchors = 3
 default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_default_options = {"members": True}
 add_module_names = False
 napoleon_use_rtype = False
 python_use_unqualified_type_names = True
@@ -135,7 +135,8 @@ def only_pages_that_exist(app: Sphinx, name: str, content: list[str]) -> None:
 
 
 def plain_formulas(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
-    """Docstrings are written for people: indented formulas become literal blocks, bars are bars."""
+    """Docstrings are written for people: indented formulas become literal blocks, bars are bars, last words stay text."""
+    lines[:] = _last_words_first(lines)
     done: list[str] = []
     literal_from: int | None = None
     for number, line in enumerate(lines):
@@ -151,6 +152,21 @@ def plain_formulas(app: Sphinx, what: str, name: str, obj: object, options: obje
             literal_from = indent
         done.append(line if literal_from is not None else _bars(line))
     lines[:] = done
+
+
+def _last_words_first(lines: list[str]) -> list[str]:
+    """Paragraphs that follow the list of parameters would be read as parameters: move them before it."""
+    heads = [n for n, line in enumerate(lines[:-1]) if line == "Parameters" and set(lines[n + 1]) == {"-"}]
+    if not heads:
+        return lines
+    start, moved, kept, number = heads[0], [], [], heads[0] + 2
+    while number < len(lines) and not (number + 1 < len(lines) and set(lines[number + 1]) == {"-"}):
+        end = next((n for n in range(number, len(lines)) if not lines[n].strip()), len(lines))
+        block = [*lines[number:end], ""]
+        is_text = bool(lines[number].strip()) and all(line[:1] not in {" ", ""} for line in lines[number:end])
+        (moved if is_text else kept).extend(block)
+        number = end + 1
+    return [*lines[:start], *moved, *lines[start : start + 2], *kept, *lines[number:]]
 
 
 def _bars(line: str) -> str:
