@@ -51,10 +51,22 @@ html_copy_source = False
 html_math_renderer = "mathml"
 pygments_style = "friendly"
 
-ORDER = """
-compressive_sensing inpainting super_resolution deblurring l1_salt_and_pepper linf_denoising gross_errors defence
-own_generator own_operator_and_term restarts sequence solvers certificate
-""".split()
+ORDER = [
+    "compressive_sensing",
+    "inpainting",
+    "super_resolution",
+    "deblurring",
+    "l1_salt_and_pepper",
+    "linf_denoising",
+    "gross_errors",
+    "defence",
+    "own_generator",
+    "own_operator_and_term",
+    "restarts",
+    "sequence",
+    "solvers",
+    "certificate",
+]
 
 
 def gallery_order(source: str) -> tuple[int, str]:
