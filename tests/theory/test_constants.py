@@ -141,7 +141,7 @@ def test_what_is_proved_is_never_beaten(case, radius):
 @pytest.mark.parametrize("module", [ConvGenerator(3, 5), ResidualGenerator(3, 1)], ids=["conv", "residual"])
 def test_the_bundled_architectures(module):
     if isinstance(module, ResidualGenerator):
-        for block in module[2:6]:
+        for block in list(module)[2:6]:
             nn.init.normal_(block.conv.weight, std=0.2)
     generator = gp.Generator(module, 3, module.signal_shape)
     found = constants(generator, radius=1.0, points=2, moves=1)

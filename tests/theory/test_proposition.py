@@ -1,5 +1,7 @@
 """The checker of Proposition 1 on a table of modules."""
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -11,7 +13,7 @@ from tests.theory.networks import Mild
 
 def chain(*activations, widths=(3, 6, 12)):
     layers = []
-    for (inside, outside), activation in zip(zip(widths, widths[1:], strict=False), activations, strict=True):
+    for (inside, outside), activation in zip(itertools.pairwise(widths), activations, strict=True):
         layers += [nn.Linear(inside, outside), activation]
     return nn.Sequential(*layers)
 
