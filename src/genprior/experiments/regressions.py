@@ -1,8 +1,8 @@
 """Many small regressions at once: how far the minimiser over the range is from the true weights, beside the bound.
 
-Inputs are uniform on the sphere of radius ``sqrt(3)``, so that ``E x x^T = I`` and the population risk has ``zeta = 1``. The
-true weights lie on a curve, the range of a generator with one latent; noise is uniform. The minimiser of the empirical risk over
-the curve is found by brute force.
+Inputs are uniform on the sphere of radius ``sqrt(3)``, so that ``E x x^T = I`` and the population risk has ``zeta = 1``.
+The true weights lie on a curve, the range of a generator with one latent; noise is uniform. The minimiser of the empirical
+risk over the curve is found by brute force.
 """
 
 from __future__ import annotations
