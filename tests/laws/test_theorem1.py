@@ -260,3 +260,68 @@ def test_conditions_that_fail_are_named():
     assert not sharpened(Setting(nu_G=math.inf, rho=0.6, **numbers)).applies
     with pytest.raises(ValueError, match="rho must be"):
         Setting(nu_G=0.0, rho=0.0, **numbers)
+
+
+NUMBERS = {"iota": 0.5, "kappa": 2.0, "nu_G": 1e-4, "mu_L": 1.5, "nu_L": 4.0, "rho": 0.25, "sigma": 0.1, "dual": 0.3}
+
+
+def test_the_corrected_numbers_by_hand():
+    """mu_rho = 1, mu'_rho = 0.03122, alpha = 1/4.25, and so on."""
+    found = corrected(Setting(**NUMBERS, start=2.0))
+    lam_max = 3.3878 * 0.1
+    force = 1e-4 * (lam_max + 0.25 * found.gap_max)
+    beta = 1 / (force + 2 * 0.25 * 4 + 2 / 4.25 * 0.25**2 * 4)
+    m = min(1 / 4.25, beta * (0.25 * 0.25 / 2 - 1e-4 * 0.3))
+    floor = 3 * (lam_max**2 + 0.09) / 0.25
+    assert found.alpha == pytest.approx(1 / 4.25) and found.beta == pytest.approx(beta)
+    assert found.eta == pytest.approx(m / 16) and found.first == pytest.approx(2 + floor)
+    assert found.plateaus["signal"] == pytest.approx(math.sqrt(2 / 4.25 / m * 2 * floor))
+    assert found.plateaus["latent"] == pytest.approx(math.sqrt(2 * beta / m * 2 * floor))
+    apart = 2 * floor - floor + 1e-4 * 0.3 / 2 * (2 * beta / m * 2 * floor) + 2 * (lam_max**2 + 0.09) / 0.25
+    assert found.plateaus["gap"] == pytest.approx(math.sqrt(4 / 0.25 * apart))
+    wide_in_w = corrected(Setting(**NUMBERS | {"mu_L": 0.6, "iota": 2.0}, start=2.0))
+    assert wide_in_w.eta == pytest.approx(0.1 / 4.25 / 16), "where w is the slower one: alpha (mu_L - 2 rho) / 16"
+
+
+@pytest.mark.parametrize("restricted", [False, True])
+def test_the_sharpened_numbers_by_hand(restricted):
+    found = sharpened(Setting(**NUMBERS, start=2.0, restricted=restricted))
+
+    def strength(rho):
+        if restricted:
+            return 1 / (1 / 1.5 + (1 + math.sqrt(4 / 1.5)) ** 2 / rho), 1.5 * rho / (4 + rho)
+        return 1.5, 1.5 * rho / (1.5 + rho)
+
+    (m, h), (m_half, h_half) = strength(0.25), strength(0.125)
+    lam_max = 3.3878 * 0.1
+    q = 1e-4 * 0.3 / (h_half * 0.25)
+    level = (lam_max + 0.3) ** 2 / 0.25
+    gap = found.gap_max
+    assert (1 - q) * 0.25 / 4 * gap**2 == pytest.approx(2 + level + lam_max * gap), "the root of the quadratic equation"
+    force = 1e-4 * (lam_max + 0.25 * gap)
+    beta = 1 / (force + 0.25 * 4 + 0.25**2 * 4 / 4.25)
+    assert found.alpha == pytest.approx(1 / 4.25) and found.beta == pytest.approx(beta)
+    assert found.eta == pytest.approx((1 - force / (h * 0.25)) / (2 * 4.25 / m + 1 / (beta * h * 0.25)))
+    assert found.plateaus["signal"] == pytest.approx(math.sqrt(2 * level / ((1 - q) * m_half)))
+    assert found.plateaus["latent"] == pytest.approx(math.sqrt(2 * level / ((1 - q) * h_half * 0.25)))
+    assert found.plateaus["gap"] == pytest.approx(math.sqrt(4 * level / ((1 - q) * 0.25)))
+    energy = found.energies(2)
+    s1 = 0.1 * gap / math.log(2) ** 2
+    s2 = 0.1 * gap / (2 * math.log(3) ** 2)
+    eta = found.eta
+    assert energy[2] == pytest.approx((1 - eta) ** 2 * 2 + level + (1 - eta) * s1 + s2)
+
+
+def test_strengths_by_brute_force():
+    """``D_L + rho/2 |r|^2`` against ``m/2 |w - w*|^2`` and ``h/2 |G(z) - w*|^2`` over many random points."""
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        A, basis = random.normal(size=(4, 6)), np.linalg.qr(random.normal(size=(6, 2)))[0]
+        mu = np.linalg.eigvalsh(basis.T @ A.T @ A @ basis)[0]
+        nu, rho = np.linalg.eigvalsh(A.T @ A)[-1], random.uniform(0.1, 3)
+        setting = Setting(**NUMBERS | {"mu_L": float(mu), "nu_L": float(nu)}, start=1.0, restricted=True)
+        m, h = setting.strength(float(rho))
+        offset, gap = basis @ random.normal(size=(2, 5000)), random.normal(size=(6, 5000)) * random.uniform(0, 2, 5000)
+        energy = ((A @ (offset + gap)) ** 2).sum(axis=0) / 2 + rho / 2 * (gap**2).sum(axis=0)
+        assert (energy >= m / 2 * ((offset + gap) ** 2).sum(axis=0) * (1 - 1e-12)).all()
+        assert (energy >= h / 2 * (offset**2).sum(axis=0) * (1 - 1e-12)).all()
