@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from genprior.cli.bench import BenchTraining, Overhead
+from genprior.cli.certify import Certify
 from genprior.cli.demo import Demo
 from genprior.cli.race import BenchRace
 from genprior.cli.speech import remember_command, say_error
@@ -34,6 +35,7 @@ COMMANDS: dict[tuple[str, ...], type[Command]] = {
     ("train", "folder"): TrainFolder,
     ("train", "classifier"): TrainClassifier,
     ("train", "encoder"): TrainEncoder,
+    ("certify",): Certify,
     ("bench", "race"): BenchRace,
     ("bench", "overhead"): Overhead,
     ("bench", "training"): BenchTraining,

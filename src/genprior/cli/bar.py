@@ -1,10 +1,12 @@
-"""The progress of a training."""
+"""The progress of long work: of a training, of a job in stages."""
 
 from __future__ import annotations
 
 import math
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -41,3 +43,18 @@ class Bar:
         if self._bar.disable and not self._quiet and time.monotonic() - self._last > self._every:
             self._last = time.monotonic()
             sys.stderr.write(f"step {step}/{self._total}: {note}\n")
+
+
+@contextmanager
+def stages(total: int, *, visible: bool = True) -> Iterator[Callable[[str], None]]:
+    """A bar over about ``total`` stages of different length, on a terminal only; call what it gives at the start of each."""
+    console = Console(stderr=True)
+    columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    hidden = not visible or not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
+        task = bar.add_task("starting", total=total)
+
+        def announce(words: str) -> None:
+            bar.update(task, description=words, advance=1)
+
+        yield announce

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any
 
 import torch
@@ -19,7 +20,8 @@ def frozen_alias(module: nn.Module) -> nn.Module:
         raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}: wrap functions in a Module")
     _refuse_unused_statistics(module)
     try:
-        with torch.inference_mode(False), torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of torch about its own parts, when a program is copied
             double = copy.deepcopy(module, _shared_parts(module))
     except Exception as problem:
         if not any(p.requires_grad for p in module.parameters()) and not _any_training(module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,6 +16,9 @@ from genprior.solvers.estimates import latent_residual
 from genprior.solvers.exact import Memory, Split
 from genprior.solvers.w_steps import Exact, Linearized, WStep
 from genprior.solvers.z_steps import FirstOrder, Gradient, Task, ZStep
+
+if TYPE_CHECKING:
+    from genprior.theory.certificate import Certificate
 
 
 @dataclass(frozen=True)
@@ -180,6 +184,17 @@ class LinearizedADMM(ADMM):
     ) -> None:
         fixed = penalties.Constant(rho)
         super().__init__(*_choices(Linearized(alpha), beta, z_step, sigma, dual, penalty or fixed))
+
+    @classmethod
+    def from_certificate(cls, certificate: Certificate) -> LinearizedADMM:
+        """The solver with the penalty and the three steps of a certificate by :func:`genprior.theory.certify`.
+
+        Start it from ``certificate.z0``: that is the start the certificate speaks of.
+        """
+        if certificate.status == "none":
+            raise ValueError(f"the certificate gives no steps. {certificate.verdict()} Choose steps without it.")
+        g = certificate.guarantee
+        return cls(certificate.rho, alpha=g.alpha, beta=g.beta, sigma=certificate.sigma)
 
 
 @dataclass(frozen=True, init=False)

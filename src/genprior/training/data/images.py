@@ -20,9 +20,9 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from genprior import _validate
+from genprior.items.pictures import WRITTEN_AS
 from genprior.training.data.pictures import Pictures
 
-_ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"}
 _AHEAD = 256
 _DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError)
 _BROKEN = (UnidentifiedImageError, OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, zlib.error)
@@ -62,7 +62,7 @@ def image_files(
             on_read(len(pictures))
     if not pictures:
         broken = f"; {len(skipped)} could not be read, the first is {min(skipped)}" if skipped else ""
-        raise ValueError(f"{path} holds no image ({', '.join(sorted(_ENDINGS))} are looked for{broken})")
+        raise ValueError(f"{path} holds no image ({', '.join(sorted(WRITTEN_AS))} are looked for{broken})")
     stack = torch.stack([pictures[name] for name in sorted(pictures)])
     return Pictures(path.name, stack, skipped=tuple(sorted(skipped)))
 
@@ -116,7 +116,7 @@ def _wanted(names: Iterable[str], limit: int | None) -> list[str]:
 
 def _is_image(name: str) -> bool:
     place = Path(name)
-    return place.suffix.lower() in _ENDINGS and not place.name.startswith(".")
+    return place.suffix.lower() in WRITTEN_AS and not place.name.startswith(".")
 
 
 def _decoded(name: str, content: bytes, *, side: int, channels: int) -> tuple[str, Tensor | None]:

@@ -1,0 +1,127 @@
+"""One picture file as numbers in [0, 1], and back. Each kind of picture has one stated conversion, or a clear refusal."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from genprior._files import write_atomically
+from genprior.items.guard import Unreadable, reading
+
+WRITTEN_AS = {
+    ".png": ".png",
+    ".jpg": ".jpg",
+    ".jpeg": ".jpeg",
+    ".bmp": ".bmp",
+    ".webp": ".webp",
+    ".tif": ".tif",
+    ".tiff": ".tiff",
+    ".gif": ".png",
+    ".pgm": ".png",
+    ".ppm": ".png",
+}
+"""Endings that are read, and under which ending a recovered picture is written."""
+_SAVE: dict[str, dict[str, Any]] = {
+    ".jpg": {"format": "jpeg", "quality": 95, "subsampling": 0},
+    ".jpeg": {"format": "jpeg", "quality": 95, "subsampling": 0},
+    ".bmp": {"format": "bmp"},
+    ".webp": {"format": "webp", "lossless": True},
+    ".tif": {"format": "tiff"},
+    ".tiff": {"format": "tiff"},
+    ".png": {"format": "png"},
+}
+_DEEP = ("I;16", "I;16L", "I;16B", "I;16N")
+_TOO_DEEP = ("I", "F")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a picture has to become: channels (1 grey, 3 colour) and size; ``resize`` allows to cut and scale to it."""
+
+    channels: int
+    height: int
+    width: int
+    resize: bool = False
+
+
+def decode(source: Path | bytes, wanted: Wanted, name: str | None = None) -> Tensor:
+    """A picture as ``(channels, height, width)`` in [0, 1].
+
+    Grey pictures get three equal channels where colour is wanted, coloured ones become grey where grey is wanted; palettes
+    are resolved; 16 bits are kept; rotation marks of cameras are obeyed. Refused: another size (unless ``resize``),
+    transparent pixels, several frames, more than 16 bits, anything that is not a picture.
+    """
+    shown = name or (str(source) if isinstance(source, Path) else "the picture")
+    with reading(shown, "a picture"), _opened(source) as image:
+        check(image, wanted, shown)
+        upright = ImageOps.exif_transpose(image)
+        plain = _flat(upright, wanted.channels, shown)
+    if wanted.resize and plain.size != (wanted.width, wanted.height):
+        plain = ImageOps.fit(plain, (wanted.width, wanted.height), Image.Resampling.LANCZOS)
+    pixels = torch.from_numpy(np.array(plain, dtype=np.float32))
+    pixels = pixels.clamp_(0, 1) if plain.mode == "F" else pixels / 255
+    pixels = pixels.reshape(wanted.height, wanted.width, -1).permute(2, 0, 1)
+    return pixels.expand(wanted.channels, -1, -1).contiguous()
+
+
+def check_file(path: Path, wanted: Wanted) -> bool:
+    """Look at the head of a file only; raise if it will be refused. Whether it has 16 bits."""
+    with reading(path, "a picture"), _opened(path) as image:
+        check(image, wanted, str(path))
+        return image.mode in _DEEP
+
+
+def check(image: Image.Image, wanted: Wanted, name: str) -> None:
+    """Raise where a picture, by what its head says, cannot become what is wanted."""
+    if getattr(image, "n_frames", 1) > 1:
+        raise Unreadable(f"{name} holds {getattr(image, 'n_frames', 2)} frames: save each as a picture of its own")
+    if image.mode in _TOO_DEEP:
+        raise Unreadable(f"{name} has 32 bits for each pixel (mode {image.mode}): save it as .npy, values in [0, 1]")
+    size = ImageOps.exif_transpose(image).size if image.getexif().get(0x0112, 1) > 4 else image.size
+    if not wanted.resize and size != (wanted.width, wanted.height):
+        raise Unreadable(
+            f"{name} has {size[0]} x {size[1]} pixels, expected {wanted.width} x {wanted.height}: cut it to size, or "
+            "allow it to be cut and scaled with --resize"
+        )
+
+
+def encode(picture: Tensor, path: Path, *, deep: bool = False) -> None:
+    """Write a picture ``(1 or 3, h, w)`` in [0, 1], whole or not at all; ``deep`` with 16 bits where it is grey."""
+    suffix = path.suffix.lower()
+    values = picture.detach().cpu().float().clamp(0, 1)
+    if deep and len(values) == 1 and suffix in {".png", ".tif", ".tiff"}:
+        image = Image.fromarray((values[0] * 65535).round().numpy().astype(np.uint16))
+    else:
+        pixels = (values * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+        image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else np.ascontiguousarray(pixels))
+    write_atomically(path, lambda temporary: image.save(temporary, **_SAVE[suffix]))
+
+
+def _flat(image: Image.Image, channels: int, name: str) -> Image.Image:
+    """Without palette, transparency and depth: L, RGB, or F in [0, 1] for 16 bits."""
+    if image.mode in _DEEP:
+        return Image.fromarray(np.asarray(image, dtype=np.float32) / 65535)
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        if image.getchannel("A").getextrema()[0] != 255:
+            raise Unreadable(f"{name} has transparent pixels, whose values are not known: flatten it onto a background")
+    return image.convert("L" if channels == 1 else "RGB")
+
+
+@contextmanager
+def _opened(source: Path | bytes) -> Iterator[Image.Image]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+            yield image

@@ -1,0 +1,38 @@
+"""One whole file: a picture, or an array, for masks, matrices and labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from genprior.items.guard import Unreadable, reading
+from genprior.items.pictures import Wanted, decode
+
+_KINDS = {"b": "truth values", "u": "whole numbers", "i": "whole numbers", "f": "real numbers", "c": "complex numbers"}
+
+
+def read_picture(path: Path, channels: int) -> Tensor:
+    """A picture in its own size, ``(channels, h, w)`` in [0, 1]."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    with reading(path, "a picture"), Image.open(path) as image:
+        size = image.size
+    return decode(path, Wanted(channels, size[1], size[0], resize=True))
+
+
+def read_array(path: Path, kinds: str = "f") -> np.ndarray[Any, Any]:
+    """The array in a ``.npy`` file, whose numbers must be of one of the ``kinds``: b, u, i, f or c."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    if path.suffix.lower() != ".npy":
+        raise Unreadable(f"{path} must be a .npy file: numpy.save writes one")
+    with reading(path, "an array"):
+        array = np.load(path, allow_pickle=False)
+    if array.dtype.kind not in kinds:
+        allowed = " or ".join(dict.fromkeys(_KINDS[kind] for kind in kinds))
+        raise Unreadable(f"{path} holds {array.dtype}, expected {allowed}")
+    return np.ascontiguousarray(array)

@@ -1,0 +1,225 @@
+"""All items of some files and folders, in a fixed order, read when they are needed."""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from genprior.items.arrays import ARRAY_ENDINGS, Array, as_values, open_arrays
+from genprior.items.guard import Unreadable, reading
+from genprior.items.layout import Layout, fit
+from genprior.items.pictures import WRITTEN_AS, Wanted, check_file, decode
+
+Shape = tuple[int, ...]
+_SHOWN = 3
+_FAR_OUT = 8.0
+"""Values beyond this are not those of pictures in [0, 1], whatever the noise."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What every item has to be."""
+
+    shape: Shape
+    """Of one item: the generator's signals, or the operator's measurements."""
+    measured: bool = False
+    """Measurements, which are never scaled; else pictures in [0, 1]."""
+    unit_range: bool = True
+    """Whether values far outside of [0, 1] are a mistake."""
+    complex_too: bool = False
+    resize: bool = False
+    """Whether pictures of another size may be cut and scaled."""
+
+    @property
+    def picture(self) -> Wanted | None:
+        """As a picture file, where it can be one."""
+        if len(self.shape) != 3 or self.shape[0] not in {1, 3}:
+            return None
+        return Wanted(*self.shape, resize=self.resize)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """One item: its name and value, or why it has none."""
+
+    name: str
+    value: Tensor | None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A picture file, or one array of a file: so many items in a row."""
+
+    path: Path
+    output: str
+    """Name of the output file, relative to the folder of outputs."""
+    count: int
+    array: Array | None = None
+    layout: Layout | None = None
+    deep: bool = False
+    problem: str = ""
+    """Why it cannot be used, where it is to be skipped."""
+
+    @property
+    def label(self) -> str:
+        """Its name for people."""
+        return f"{self.output}/{self.array.key}" if self.array is not None and self.array.key else self.output
+
+    def name(self, row: int) -> str:
+        """The name of one of its items."""
+        return f"{self.label}[{row}]" if self.layout is not None and self.layout.batched else self.label
+
+
+class Items:
+    """A sequence of items in files; ``read`` gives a few of them."""
+
+    def __init__(self, parts: Sequence[Part], expected: Expected) -> None:
+        self.parts, self.expected = tuple(parts), expected
+        self.starts = (0, *itertools.accumulate(part.count for part in parts))
+
+    def __len__(self) -> int:
+        return self.starts[-1]
+
+    def read(self, start: int, stop: int) -> list[Loaded]:
+        """The items from ``start`` up to ``stop``."""
+        found: list[Loaded] = []
+        index = bisect.bisect_right(self.starts, start) - 1
+        while start + len(found) < min(stop, len(self)):
+            part, first = self.parts[index], start + len(found) - self.starts[index]
+            found += self._read_part(part, first, min(part.count, first + stop - start - len(found)))
+            index += 1
+        return found
+
+    def fingerprint(self) -> str:
+        """A digest of names, sizes and times of change: tells whether these are the files of an earlier run."""
+        digest = hashlib.sha256()
+        for part in self.parts:
+            facts = part.path.stat()
+            digest.update(f"{part.label}:{part.count}:{facts.st_size}:{facts.st_mtime_ns}\n".encode())
+        return digest.hexdigest()
+
+    def _read_part(self, part: Part, first: int, last: int) -> list[Loaded]:
+        names = [part.name(row) for row in range(first, last)]
+        try:
+            values = self._values(part, first, last)
+        except (Unreadable, OSError) as problem:
+            return [Loaded(name, None, str(problem)) for name in names]
+        return [self._checked(name, value) for name, value in zip(names, values, strict=True)]
+
+    def _values(self, part: Part, first: int, last: int) -> Tensor:
+        if part.problem:
+            raise Unreadable(part.problem)
+        if part.array is None or part.layout is None:
+            picture = self.expected.picture
+            assert picture is not None, "checked when the file was opened"
+            return decode(part.path, picture)[None]
+        with reading(part.path, "an array"):
+            block = part.array.rows(first, last) if part.layout.batched else part.array.whole()[None]
+        values = as_values(block, part.array.dtype, part.label, measured=self.expected.measured)
+        return part.layout.to_items(values, self.expected.shape)
+
+    def _checked(self, name: str, value: Tensor) -> Loaded:
+        bad = int((~torch.isfinite(value)).sum())
+        if bad:
+            return Loaded(name, None, f"{name} holds {bad} NaN or infinite values: remove or mask them first")
+        if value.is_complex() and not self.expected.complex_too:
+            return Loaded(name, None, f"{name} holds complex numbers, expected real ones")
+        if self.expected.unit_range and float(value.abs().max()) > _FAR_OUT:
+            reach = f"{float(value.min()):.3g} to {float(value.max()):.3g}"
+            return Loaded(name, None, f"{name} has values from {reach}, expected about [0, 1]: divide by 255?")
+        return Loaded(name, value)
+
+
+def open_items(inputs: Sequence[str | Path], expected: Expected, *, skip: bool = False) -> Items:
+    """The items of files and folders, in the order given, folders by name.
+
+    Only heads of files are looked at. Files that cannot be used are refused here, before any work; with ``skip`` they stay
+    in the list and say so when they are read.
+    """
+    if not inputs:
+        raise ValueError("no input: give files or folders")
+    parts: list[Part] = []
+    problems: list[str] = []
+    for path, output in _files([Path(path) for path in inputs]):
+        try:
+            parts += _parts(path, output, expected)
+        except Unreadable as problem:
+            problems.append(str(problem))
+            parts.append(Part(path, output, 1, problem=str(problem)))
+    if problems and not (skip and len(problems) < len(parts)):
+        more = f" (and {len(problems) - _SHOWN} more)" if len(problems) > _SHOWN else ""
+        hint = "" if skip else "; --skip leaves such files out"
+        raise ValueError(f"{'; '.join(problems[:_SHOWN])}{more}{hint if len(problems) < len(parts) else ''}")
+    _refuse_collisions(parts)
+    return Items(parts, expected)
+
+
+def _files(inputs: list[Path]) -> list[tuple[Path, str]]:
+    """Files and the names of their outputs: a lone folder's content lies flat, of several each keeps its name."""
+    found: list[tuple[Path, str]] = []
+    for path in inputs:
+        if path.is_dir():
+            prefix = "" if len(inputs) == 1 else f"{path.resolve().name}/"
+            inside = sorted(file for file in path.rglob("*") if _wanted(file, path))
+            if not inside:
+                raise ValueError(f"{path} holds no file that can be read ({_endings()})")
+            found += [(file, prefix + file.relative_to(path).as_posix()) for file in inside]
+        elif not path.exists():
+            raise FileNotFoundError(f"there is no file or folder {path}")
+        elif path.suffix.lower() not in (*WRITTEN_AS, *ARRAY_ENDINGS):
+            raise ValueError(f"{path} is of no known kind: give {_endings()}")
+        else:
+            found.append((path, path.name))
+    return found
+
+
+def _wanted(file: Path, folder: Path) -> bool:
+    hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
+    return not hidden and file.suffix.lower() in (*WRITTEN_AS, *ARRAY_ENDINGS) and file.is_file()
+
+
+def _endings() -> str:
+    return ", ".join((*WRITTEN_AS, *ARRAY_ENDINGS))
+
+
+def _parts(path: Path, output: str, expected: Expected) -> list[Part]:
+    suffix = path.suffix.lower()
+    if suffix in ARRAY_ENDINGS:
+        return [_array_part(path, output, array, expected) for array in open_arrays(path)]
+    wanted = expected.picture
+    if wanted is None:
+        raise Unreadable(
+            f"{path} is a picture, but items of shape {expected.shape} are expected: give an array, or --simulate to "
+            "measure the picture first"
+        )
+    return [Part(path, output[: -len(suffix)] + WRITTEN_AS[suffix], 1, deep=check_file(path, wanted))]
+
+
+def _array_part(path: Path, output: str, array: Array, expected: Expected) -> Part:
+    name = f"{path}, {array.key}" if array.key else str(path)
+    layout = fit(array.shape, expected.shape, name)
+    with reading(path, "an array"):
+        probe = array.rows(0, 1) if layout.batched else array.whole()
+    as_values(probe, array.dtype, name, measured=expected.measured)
+    if probe.is_complex() and not expected.complex_too:
+        raise Unreadable(f"{name} holds complex numbers, expected real ones: take the real part or the modulus")
+    return Part(path, output, array.shape[0] if layout.batched else 1, array, layout)
+
+
+def _refuse_collisions(parts: list[Part]) -> None:
+    seen: dict[str, Path] = {}
+    for part in parts:
+        key = part.output.lower()
+        if seen.setdefault(key, part.path) != part.path:
+            raise ValueError(
+                f"{seen[key]} and {part.path} would both be written to {part.output}: give them different names, or "
+                "recover them into different folders"
+            )

@@ -1,0 +1,210 @@
+"""Bring your own generator: a bundled name, a file of ``genprior train``, Python code, TorchScript, torch.export."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from genprior import _validate
+from genprior.generators.alias import frozen_alias
+from genprior.generators.contract import Generator
+from genprior.generators.laws import Law
+from genprior.networks.adapt import FromRange, Labelled
+from genprior.networks.bundled import load_generator
+from genprior.networks.modules import SCRIPT_ENDINGS, build_from_python, exported_latent, load_program
+from genprior.networks.shapes import find_latent_shape, find_range, run_on, takes_label
+from genprior.networks.weights import load_weights
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A generator, and in words what was found out about it on the way."""
+
+    generator: Generator
+    notes: tuple[str, ...] = ()
+
+
+def open_generator(
+    spec: str | Path,
+    weights: str | Path | None = None,
+    *,
+    latent_shape: int | Sequence[int] | None = None,
+    signal_shape: int | Sequence[int] | None = None,
+    signal_range: tuple[float, float] | None = None,
+    label: int | None = None,
+    device: torch.device | str = "cpu",
+) -> Generator:
+    """A generator with values in [0, 1] from whatever a person has.
+
+    Parameters
+    ----------
+    spec
+        ``"mnist"`` or another bundled name; a ``.safetensors`` file that ``genprior train`` wrote; ``my_model.py:build``,
+        a function without arguments that returns a ``torch.nn.Module`` or a :class:`genprior.Generator`; a TorchScript or
+        ``torch.export`` file.
+    weights
+        for a function: ``.safetensors``, or ``.pt`` with a state dictionary. Files with pickled code are refused.
+    latent_shape, signal_shape
+        of one item; found out by looking at the module where they are not given.
+    signal_range
+        the values that the module gives; by default looked at: those of a tanh, [-1, 1], are recognised. Whatever
+        it is, the generator that is returned has values in [0, 1], as pictures do. Where the module's values have no usual
+        range they are left as they are.
+    label
+        the class, for a conditional module ``module(z, label)``.
+    device
+        where it works.
+
+    Examples
+    --------
+    >>> from genprior.networks.foreign import open_generator
+    >>> open_generator("mnist").signal_shape
+    (1, 28, 28)
+    """
+    return open_with_notes(
+        spec,
+        weights,
+        latent_shape=latent_shape,
+        signal_shape=signal_shape,
+        signal_range=signal_range,
+        label=label,
+        device=device,
+    ).generator
+
+
+def open_with_notes(
+    spec: str | Path,
+    weights: str | Path | None = None,
+    *,
+    latent_shape: int | Sequence[int] | None = None,
+    signal_shape: int | Sequence[int] | None = None,
+    signal_range: tuple[float, float] | None = None,
+    label: int | None = None,
+    device: torch.device | str = "cpu",
+) -> Opened:
+    """What :func:`open_generator` does, with notes on what was inferred."""
+    wanted = _Wanted(
+        None if latent_shape is None else _validate.shape("latent_shape", latent_shape),
+        None if signal_shape is None else _validate.shape("signal_shape", signal_shape),
+        signal_range,
+        None if label is None else _validate.whole("label", label, 0),
+    )
+    text = str(spec)
+    if _is_python(text):
+        built = build_from_python(text)
+        if weights is not None:
+            load_weights(_module_of(built, text), Path(weights))
+        return wanted.adapt(built, device)
+    if weights is not None:
+        raise ValueError(
+            f"weights go with a Python function as the generator, my_model.py:build, but {text!r} has weights of its own"
+        )
+    if Path(text).suffix.lower() in SCRIPT_ENDINGS:
+        return wanted.adapt(load_program(Path(text)), device)
+    if wanted != _Wanted():
+        raise ValueError(
+            f"{text!r} knows its shapes and range, and takes no label: leave out latent_shape, signal_shape, signal_range "
+            "and label"
+        )
+    if Path(text).suffix.lower() == ".py":
+        raise ValueError(f"{text} names no function: write {text}:build, where build() returns the module")
+    return Opened(load_generator(spec, device=device))
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What a person said about their module; the rest is found out."""
+
+    latent_shape: tuple[int, ...] | None = None
+    signal_shape: tuple[int, ...] | None = None
+    signal_range: tuple[float, float] | None = None
+    label: int | None = None
+
+    def adapt(self, built: object, device: torch.device | str) -> Opened:
+        """The module as a generator."""
+        if isinstance(built, Generator):
+            told = _Wanted(built.latent_shape, built.signal_shape, self.signal_range or built.signal_range, self.label)
+            return told._generator(built.module, device, built.law, declared=True)
+        if not isinstance(built, nn.Module):
+            raise ValueError(f"the function returned {type(built).__name__}, expected a torch.nn.Module")
+        return self._generator(built, device, None)
+
+    def _generator(
+        self, original: nn.Module, device: torch.device | str, law: Law | None, *, declared: bool = False
+    ) -> Opened:
+        original = original.to(device)
+        module, notes = self._one_argument(original)
+        module = frozen_alias(module)
+        latent_shape, signals = self._shapes(module, original, notes)
+        bounds = self.signal_range
+        if bounds is None and not declared:
+            bounds, why = find_range(module, latent_shape)
+            notes.append(_range_note(bounds, why))
+        if bounds is not None and tuple(bounds) != (0.0, 1.0):
+            low, high = _checked_range(bounds)
+            module, bounds = FromRange(module, low, high).eval(), (0.0, 1.0)
+        shape = self.signal_shape or tuple(signals.shape[1:])
+        return Opened(Generator(module, latent_shape, shape, law=law, signal_range=bounds), tuple(notes))
+
+    def _one_argument(self, original: nn.Module) -> tuple[nn.Module, list[str]]:
+        if not takes_label(original):
+            if self.label is not None:
+                raise ValueError(f"label {self.label} was given, but the module takes only a latent: leave it out")
+            return original, []
+        if self.label is None:
+            raise ValueError("the module takes a second argument, a class label: give --label, a whole number from 0")
+        return Labelled(original, self.label).train(original.training), [f"class label {self.label} for every item"]
+
+    def _shapes(self, module: nn.Module, original: nn.Module, notes: list[str]) -> tuple[tuple[int, ...], Tensor]:
+        exported = exported_latent(original)
+        if exported is not None and exported[0] is not None:
+            raise ValueError(
+                f"the program was exported for batches of exactly {exported[0]}: export it with a free batch axis, "
+                "torch.export.export(module, (z,), dynamic_shapes=({0: torch.export.Dim('batch')},))"
+            )
+        if self.latent_shape is None:
+            latent_shape, signals, reason = find_latent_shape(module, original)
+            notes.append(f"latent shape {latent_shape}, from {reason}")
+        else:
+            latent_shape, found = self.latent_shape, run_on(module, self.latent_shape)
+            if isinstance(found, str):
+                raise ValueError(f"the module does not run on latents of shape {latent_shape} ({found}): wrong shape?")
+            signals = found
+        if self.signal_shape is not None and self.signal_shape != tuple(signals.shape[1:]):
+            raise ValueError(
+                f"signal_shape is {self.signal_shape}, but the module gives {tuple(signals.shape[1:])}: correct it, or "
+                "leave it out"
+            )
+        return latent_shape, signals
+
+
+def _module_of(built: object, spec: str) -> nn.Module:
+    if isinstance(built, Generator):
+        return built.module
+    if isinstance(built, nn.Module):
+        return built
+    raise ValueError(f"{spec} returned {type(built).__name__}, expected a torch.nn.Module to put the weights into")
+
+
+def _is_python(text: str) -> bool:
+    """``file.py:function`` or ``package.module:function``; a path with a drive letter is neither."""
+    place, colon, name = text.rpartition(":")
+    return bool(colon) and name.isidentifier() and (place.endswith(".py") or place.replace(".", "").isidentifier())
+
+
+def _checked_range(bounds: tuple[float, float]) -> tuple[float, float]:
+    low, high = (_validate.number("signal_range", bound) for bound in bounds)
+    if not low < high:
+        raise ValueError(f"signal_range must be (low, high) with low below high, got {bounds}")
+    return low, high
+
+
+def _range_note(bounds: tuple[float, float] | None, why: str) -> str:
+    if bounds is None:
+        return f"values left as they are: {why}"
+    mapped = "" if bounds == (0.0, 1.0) else ", mapped to [0, 1]"
+    return f"values in [{bounds[0]:g}, {bounds[1]:g}]{mapped}: {why}"

@@ -1,0 +1,171 @@
+"""A person's own network from a file: Python code they wrote, TorchScript, or a torch.export program."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import json
+import sys
+import traceback
+import warnings
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from genprior.networks.weights import refuse_pickled_code
+
+SCRIPT_ENDINGS = (".pt", ".pth", ".ts", ".jit", ".pt2")
+
+
+def build_from_python(spec: str) -> Any:
+    """Call the function that ``my_model.py:build`` names, without arguments, and give what it returns."""
+    place, _, name = spec.rpartition(":")
+    source = _import(place, spec)
+    build = getattr(source, name, None)
+    if not callable(build):
+        there = [key for key, value in vars(source).items() if callable(value) and not key.startswith("_")]
+        raise ValueError(f"{place} has no function {name!r}: give one of {', '.join(there) or '(it defines none)'}")
+    needed = _needed(build)
+    if needed:
+        raise ValueError(
+            f"{spec} needs the arguments {', '.join(needed)}: give them defaults, or write a function without arguments "
+            "that returns the module"
+        )
+    return _guarded(build, spec, f"{name}()")
+
+
+def load_program(path: Path) -> nn.Module:
+    """Read a TorchScript or torch.export file; anything else is refused with the way out."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    kind = _program_kind(path)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch speaks of its own plans: nothing that the person can act on
+            return _scripted(path) if kind == "script" else _exported(path)
+    except Exception as problem:
+        reason = str(problem).partition("\n")[0]
+        raise ValueError(f"{path} cannot be read ({reason}): it is damaged, or made by a newer torch") from problem
+
+
+def _program_kind(path: Path) -> str:
+    """``"script"`` or ``"export"``, by what is inside and not by the ending."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (zipfile.BadZipFile, OSError, ValueError) as problem:
+        raise ValueError(
+            f"{path} is neither a TorchScript nor a torch.export file ({problem}): for weights, give the Python function "
+            "that builds the module as the generator, my_model.py:build, and the file as weights"
+        ) from None
+    if any(name.endswith("/archive_format") for name in names):
+        _refuse_pickles_inside(path)
+        return "export"
+    if any("/code/" in name for name in names) and any(name.endswith("/constants.pkl") for name in names):
+        return "script"
+    refuse_pickled_code(path)
+    raise ValueError(
+        f"{path} holds weights only, no network: give the Python function that builds the module as the generator, "
+        f"my_model.py:build, and this file as weights"
+    )
+
+
+def _refuse_pickles_inside(path: Path) -> None:
+    """torch.export.load falls back to running pickled code: everything pickled inside must be plain tensors."""
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            last = name.rpartition("/")[2]
+            if "opaque_obj" in last or "custom_obj" in last:
+                raise ValueError(f"{path} holds pickled Python objects ({last}), which could run any code: refused")
+            if last.endswith("_config.json"):
+                entries = json.loads(archive.read(name)).get("config", {})
+                pickled = [key for key, entry in entries.items() if entry.get("use_pickle")]
+                if pickled:
+                    raise ValueError(
+                        f"{path} holds {pickled[0]} as a pickle, which could run any code: refused; export it as a plain "
+                        "dense tensor"
+                    )
+            elif last.endswith((".pt", ".pkl")):
+                with archive.open(name) as file:
+                    refuse_pickled_code(path, file.read())
+
+
+def _scripted(path: Path) -> nn.Module:
+    module: nn.Module = torch.jit.load(path, map_location="cpu")  # type: ignore[no-untyped-call]
+    return module
+
+
+def _exported(path: Path) -> nn.Module:
+    program: Any = torch.export.load(path).module()
+    plain: nn.Module = torch.fx.GraphModule(
+        program, program.graph
+    )  # what torch gives refuses .eval(), though it is in eval mode
+    for parameter in plain.parameters():
+        parameter.requires_grad_(False)
+    return plain
+
+
+def exported_latent(module: nn.Module) -> tuple[int | None, tuple[int, ...]] | None:
+    """Batch (None: any) and latent shape that a torch.export program was made for; None for other modules."""
+    if not isinstance(module, torch.fx.GraphModule):
+        return None
+    for node in module.graph.nodes:
+        value = node.meta.get("val")
+        if node.op == "placeholder" and isinstance(value, torch.Tensor) and value.ndim > 1:
+            sizes = [size if isinstance(size, int) else None for size in value.shape]
+            if None not in sizes[1:]:
+                return sizes[0], tuple(int(size) for size in value.shape[1:])
+    return None
+
+
+def _import(place: str, spec: str) -> ModuleType:
+    if not place.endswith(".py"):
+        imported: ModuleType = _guarded(lambda: importlib.import_module(place), spec, f"import {place}")
+        return imported
+    path = Path(place)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path} (from the generator {spec!r})")
+    name = f"genprior_user_{path.stem}"
+    found = importlib.util.spec_from_file_location(name, path)
+    if found is None or found.loader is None:
+        raise ValueError(f"{path} cannot be imported as Python code")
+    module = importlib.util.module_from_spec(found)
+    loader = found.loader
+    sys.modules[name] = module  # dataclasses and the like look their module up
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        _guarded(lambda: loader.exec_module(module), spec, str(path))
+    finally:
+        sys.path.remove(str(path.resolve().parent))
+    return module
+
+
+def _guarded(call: Callable[[], Any], spec: str, what: str) -> Any:
+    """A person's code may raise anything: say what, and in which line of theirs."""
+    try:
+        return call()
+    except Exception as problem:
+        if isinstance(problem, ModuleNotFoundError) and what == f"import {problem.name}":
+            raise ValueError(
+                f"there is no Python module {what.removeprefix('import ')!r} (from the generator {spec!r}): give a file, "
+                "my_model.py:build"
+            ) from None
+        last = traceback.extract_tb(problem.__traceback__)[-1]
+        where = f"{Path(last.filename).name}, line {last.lineno}"
+        raise ValueError(f"{what} failed with {type(problem).__name__}: {problem} ({where})") from problem
+
+
+def _needed(build: Callable[..., Any]) -> list[str]:
+    """Arguments without a default."""
+    try:
+        parameters = inspect.signature(build).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [p.name for p in parameters if p.kind in plain and p.default is inspect.Parameter.empty]

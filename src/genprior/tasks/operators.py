@@ -1,0 +1,241 @@
+"""Operators as one word on a command line: ``gaussian:m=392,seed=0``, ``mask:known.png``, ``downsample:4``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from genprior.items.pictures import WRITTEN_AS
+from genprior.items.single import read_array, read_picture
+from genprior.operators import (
+    Blur,
+    Dense,
+    Downsample,
+    Gaussian,
+    Identity,
+    Mask,
+    Operator,
+    SubsampledFourier,
+    SubsampledHadamard,
+)
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """One family: its options with their types, the ones that must be there, the one that needs no name, an example."""
+
+    build: Callable[[dict[str, Any], Shape], Operator]
+    options: dict[str, type]
+    example: str
+    positional: str | None = None
+    required: tuple[str, ...] = ()
+    either: tuple[str, ...] = ()
+    """Exactly one of these must be there."""
+
+
+def parse_operator(
+    text: str, signal_shape: Shape, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+) -> Operator:
+    """The operator that a text such as ``"gaussian:m=392,seed=0"`` describes, for signals of a shape.
+
+    ``"downsample:4 @ blur:sigma=2"`` applies the right one first. ``kinds()`` lists what there is.
+
+    Examples
+    --------
+    >>> from genprior.tasks.operators import parse_operator
+    >>> parse_operator("downsample:4", (1, 28, 28))
+    Downsample((1, 28, 28) -> (1, 7, 7))
+    """
+    shape, operator = tuple(signal_shape), None
+    for part in reversed(text.split(" @ ")):
+        name, options = parse_options(part.strip())
+        try:
+            inner = _KINDS[name].build(options, shape).to(device, dtype)
+        except (ValueError, TypeError) as problem:
+            raise ValueError(f"operator {part.strip()!r}: {problem}") from problem
+        operator = inner if operator is None else inner @ operator
+        shape = operator.measurement_shape or shape
+    assert operator is not None, "split gives at least one part"
+    return operator
+
+
+def parse_options(text: str) -> tuple[str, dict[str, Any]]:
+    """Name and options of one operator; each complaint names the part that is wrong and lists what there is."""
+    name, _, rest = text.partition(":")
+    if name not in _KINDS:
+        raise ValueError(f"there is no operator {name!r} (in {text!r}): give one of {', '.join(examples())}")
+    kind, options = _KINDS[name], {}
+    for part in filter(None, rest.split(",")):
+        key, value = _named(part, name, kind)
+        if key in options:
+            raise ValueError(f"operator {text!r} gives {key} twice: give it once")
+        options[key] = _converted(key, value, kind.options[key], text)
+    _check_complete(text, kind, options)
+    return name, options
+
+
+def describe(name: str, **options: Any) -> str:
+    """The text for an operator with these options: ``describe("gaussian", m=392)`` is ``"gaussian:m=392"``.
+
+    The inverse of :func:`parse_options`; what it gives is checked.
+    """
+    positional = _KINDS[name].positional if name in _KINDS else None
+    parts = [f"{value}" if key == positional else f"{key}={_text(value)}" for key, value in options.items()]
+    text = f"{name}:{','.join(parts)}" if parts else name
+    parse_options(text)
+    return text
+
+
+def examples() -> list[str]:
+    """One example of every kind."""
+    return [kind.example for kind in _KINDS.values()]
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{value}"
+
+
+def _named(part: str, name: str, kind: _Kind) -> tuple[str, str]:
+    key, equals, value = part.partition("=")
+    if not equals:
+        if kind.positional is None:
+            raise ValueError(f"operator {name!r} does not know what {part!r} is: write {kind.example}")
+        return kind.positional, part
+    if key not in kind.options:
+        known = ", ".join(kind.options) or "none"
+        raise ValueError(f"operator {name!r} has no option {key!r} (its options: {known}): write {kind.example}")
+    return key, value
+
+
+def _converted(key: str, value: str, wanted: type, text: str) -> Any:
+    if wanted is bool:
+        if value.lower() not in {"true", "false"}:
+            raise ValueError(f"{key} in the operator {text!r} must be true or false, got {value!r}")
+        return value.lower() == "true"
+    try:
+        converted = wanted(value)
+    except ValueError:
+        what = "a whole number" if wanted is int else "a number"
+        raise ValueError(f"{key} in the operator {text!r} must be {what}, got {value!r}") from None
+    if isinstance(converted, float) and not math.isfinite(converted):
+        raise ValueError(f"{key} in the operator {text!r} must be finite, got {value!r}")
+    return converted
+
+
+def _check_complete(text: str, kind: _Kind, options: dict[str, Any]) -> None:
+    missing = [key for key in kind.required if key not in options]
+    if missing:
+        raise ValueError(f"operator {text!r} lacks {', '.join(missing)}: write for example {kind.example}")
+    if kind.either and sum(key in options for key in kind.either) != 1:
+        raise ValueError(f"operator {text!r} needs one of {' or '.join(kind.either)}: write for example {kind.example}")
+
+
+def _mask(options: dict[str, Any], shape: Shape) -> Operator:
+    if "keep" in options:
+        share, seed = options["keep"], options.get("seed", 0)
+        if not 0 < share <= 1:
+            raise ValueError(f"keep must be a share above 0 and at most 1, got {share:g}")
+        mask = torch.rand(shape[-2:], generator=torch.Generator().manual_seed(seed)) < share
+    else:
+        mask = _mask_file(Path(options["file"]))
+    if options.get("invert", False):
+        mask = 1 - mask.float() if mask.dtype != torch.bool else ~mask
+    try:
+        return Mask(mask, shape)
+    except ValueError as problem:
+        if "keeps nothing" not in str(problem):
+            raise
+        raise ValueError("the mask keeps nothing: bright pixels are the known ones; add invert=true") from None
+
+
+def _mask_file(path: Path) -> Tensor:
+    """A picture: bright is known, dark is missing; an array: as it is."""
+    if path.suffix.lower() in WRITTEN_AS:
+        return read_picture(path, channels=1)[0] >= 0.5
+    return torch.from_numpy(read_array(path, kinds="buif"))
+
+
+def _blur(options: dict[str, Any], shape: Shape) -> Operator:
+    if "sigma" in options:
+        return Blur(options["sigma"], shape)
+    return Blur(torch.from_numpy(read_array(Path(options["file"]), kinds="f").astype(np.float32)), shape)
+
+
+def _fourier(options: dict[str, Any], shape: Shape) -> Operator:
+    if "m" in options:
+        return SubsampledFourier(options["m"], shape, seed=options.get("seed", 0))
+    lines = read_array(Path(options["file"]), kinds="buif")
+    return SubsampledFourier(
+        torch.from_numpy(_frequencies(lines, shape)), shape, centred=bool(options.get("centred", False))
+    )
+
+
+def _frequencies(lines: np.ndarray[Any, Any], shape: Shape) -> np.ndarray[Any, Any]:
+    """A mask (H, W); or lines of the spectrum: one truth value for each of the H, or their numbers."""
+    height, width = shape[-2:] if len(shape) > 1 else (0, 0)
+    if lines.ndim != 1:
+        return lines
+    if len(lines) == height and bool(np.isin(lines, (0, 1)).all()):
+        kept = lines.astype(bool)
+    elif lines.dtype.kind in "ui" and len(lines) and int(lines.min()) >= 0 and int(lines.max()) < height:
+        kept = np.isin(np.arange(height), lines)
+    else:
+        raise ValueError(
+            f"the lines must be {height} values 0 or 1, or whole numbers below {height}, or a mask ({height}, {width}); "
+            f"got {len(lines)} values of type {lines.dtype}"
+        )
+    return np.repeat(kept[:, None], width, axis=1)
+
+
+def _dense(options: dict[str, Any], shape: Shape) -> Operator:
+    matrix = read_array(Path(options["file"]), kinds="fiu").astype(np.float32)
+    return Dense(torch.from_numpy(matrix), shape)
+
+
+_KINDS: dict[str, _Kind] = {
+    "gaussian": _Kind(
+        lambda o, shape: Gaussian(o["m"], shape, seed=o.get("seed", 0)),
+        {"m": int, "seed": int},
+        "gaussian:m=392,seed=0",
+        required=("m",),
+    ),
+    "hadamard": _Kind(
+        lambda o, shape: SubsampledHadamard(o["m"], shape, seed=o.get("seed", 0)),
+        {"m": int, "seed": int},
+        "hadamard:m=392,seed=0",
+        required=("m",),
+    ),
+    "mask": _Kind(
+        _mask,
+        {"file": str, "invert": bool, "keep": float, "seed": int},
+        "mask:known.png",
+        positional="file",
+        either=("file", "keep"),
+    ),
+    "blur": _Kind(_blur, {"file": str, "sigma": float}, "blur:sigma=2", positional="file", either=("file", "sigma")),
+    "downsample": _Kind(
+        lambda o, shape: Downsample(o["factor"], shape),
+        {"factor": int},
+        "downsample:4",
+        positional="factor",
+        required=("factor",),
+    ),
+    "fourier": _Kind(
+        _fourier,
+        {"file": str, "m": int, "seed": int, "centred": bool},
+        "fourier:lines.npy",
+        positional="file",
+        either=("file", "m"),
+    ),
+    "dense": _Kind(_dense, {"file": str}, "dense:A.npy", positional="file", required=("file",)),
+    "identity": _Kind(lambda o, shape: Identity(shape), {}, "identity"),
+}
