@@ -219,4 +219,5 @@ def setup(app: Sphinx) -> None:
     app.add_directive("public", PublicNames)
     app.add_html_math_renderer("mathml", (_mathml("inline"), None), (_mathml("block"), None))
     app.connect("source-read", only_pages_that_exist)
+    app.connect("env-get-outdated", lambda *_: ["index"])  # which pages exist may have changed, though it has not
     app.connect("autodoc-process-docstring", plain_formulas, priority=400)
