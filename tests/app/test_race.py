@@ -15,6 +15,7 @@ from PIL import Image
 from genprior.app import bundle, stock
 from genprior.app.damage import Measurements, Signs, Smaller
 from genprior.app.pictures import data_url
+from genprior.app.queue import Queue
 from genprior.app.race import POINTS, Phase, Race
 from genprior.app.recipe import Recipe
 
@@ -161,6 +162,18 @@ def test_two_races_at_once_do_not_mix():
     steps = min(int(together.steps[0]), int(alone.results["Adam"].steps[0]))
     columns = [result.history.item(0)["objective"][: steps - 1] for result in (together, alone.results["Adam"])]
     assert torch.equal(*columns)
+
+
+def test_the_second_of_two_races_may_end_first():
+    queue = Queue(jobs=2)
+    long, short = Race(recipe("Adam", seconds=60)), Race(recipe("Adam", seconds=0.1))
+    queue.submit(long, "a")
+    queue.submit(short, "b")
+    until(lambda: short.snapshot.phase.over)
+    until(lambda: queue.running == 1)
+    assert long.snapshot.phase is Phase.RUNNING
+    queue.close(wait=20)
+    assert queue.running == 0 and long.snapshot.phase is Phase.STOPPED
 
 
 # -- to take home ----------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ class QueueFull(ValueError):
     """Too many races wait already."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Entry:
     race: Race
     owner: str
