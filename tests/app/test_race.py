@@ -18,6 +18,7 @@ from genprior.app.pictures import data_url
 from genprior.app.queue import Queue
 from genprior.app.race import POINTS, Phase, Race
 from genprior.app.recipe import Recipe
+from genprior.solve import _starts
 
 
 def recipe(*solvers, seconds=0.3, damage=None, restarts=1):
@@ -145,6 +146,9 @@ def test_restarts_show_the_best_of_all():
     race = Race(recipe("Adam", restarts=4, seconds=0.5))
     race.run()
     lane = race.snapshot.lanes[0]
+    problem = race.damaged.problem
+    first = problem.rows(torch.zeros(4, dtype=torch.long)).objective(_starts(problem, None, 4, seed=0))
+    assert lane.points[0][2] == pytest.approx(float(first.min())) and first.min() < first.max()
     objectives = [point[2] for point in lane.points]
     assert objectives == sorted(objectives, reverse=True)
     assert lane.objective == pytest.approx(float(race.results["Adam"].objective[0]))
