@@ -96,19 +96,19 @@ def test_a_race_from_start_to_download(visit, tmp_path, monkeypatch):
     page.get_by_label("sample 3").click()
     changes(page, "Truth", before)
     choose_solvers(page, "Auto", "Adam")
-    set_seconds(page, "ArrowLeft", 4, 1)
+    set_seconds(page, "ArrowLeft", 3, 2)
     page.get_by_label("Starts").get_by_role("button", name="4").click()
     start(page)
     page.wait_for_selector('[data-tile="Adam"] img:not(.hidden)')
     seen, picture = curves(page), source(page, "Adam")
     page.wait_for_function(  # the curves grow while it runs, and the picture changes
         """before => getElement(document.querySelector('.chart').id.slice(1)).chart.getOption().series
-            .some(s => s.data.length > (before[s.name] ?? 0) + 3)""",
+            .some(s => s.data.length > (before[s.name] ?? 0) + 1)""",
         arg=seen,
     )
     changes(page, "Adam", picture)
     state(page, "done")
-    assert set(curves(page)) == {"Auto", "Adam"} and min(curves(page).values()) > 5
+    assert set(curves(page)) == {"Auto", "Adam"} and min(curves(page).values()) > 2
     rows = page.locator("table.outcome tbody").inner_text()
     assert "out of time" in rows and "What now:" in rows and "Plan: Auto: quasi-Newton" in rows
     assert re.fullmatch(r"error \d.*", page.locator('[data-tile="Auto"] .detail').inner_text())
@@ -130,8 +130,8 @@ def test_a_race_from_start_to_download(visit, tmp_path, monkeypatch):
     assert "gaussian:m=392,seed=0 --simulate" in command
     monkeypatch.chdir(tmp_path)
     names = {}
-    assert "gp.Seconds(1.0)" in script and "restarts=4" in script and "--restarts 4" in command
-    exec(script.replace("gp.Seconds(1.0)", "gp.MaxSteps(3)"), names)
+    assert "gp.Seconds(2.0)" in script and "restarts=4" in script and "--restarts 4" in command
+    exec(script.replace("gp.Seconds(2.0)", "gp.MaxSteps(3)"), names)
     assert np.array_equal(names["truth"][0, 0].mul(255).round().numpy(), np.asarray(Image.open("input.png")))
 
 

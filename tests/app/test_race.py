@@ -63,7 +63,7 @@ def test_curves_follow_the_best_so_far(finished):
     truth = finished.recipe.truth
     for lane in finished.snapshot.lanes:
         seconds, _, objectives = zip(*lane.points, strict=True)
-        assert 3 <= len(lane.points) <= POINTS + 3
+        assert 2 <= len(lane.points) <= POINTS + 3
         assert list(seconds) == sorted(seconds) and list(objectives) == sorted(objectives, reverse=True)
         result = finished.results[lane.name]
         assert lane.objective == pytest.approx(float(result.objective[0]))
@@ -87,7 +87,7 @@ def test_a_snapshot_stays_as_it_was():
     before = race.snapshot
     race.run()
     assert before.phase is Phase.WAITING and before.lanes[0].points == ()
-    assert race.snapshot.version > before.version + 3
+    assert race.snapshot.version > before.version + 2
 
 
 def test_stop_keeps_the_best_so_far():
@@ -164,7 +164,7 @@ def test_two_races_at_once_do_not_mix():
     together = races[0].results["Adam"]
     assert together.forwards == int(together.steps[0]) + 1
     steps = min(int(together.steps[0]), int(alone.results["Adam"].steps[0]))
-    columns = [result.history.item(0)["objective"][: steps - 1] for result in (together, alone.results["Adam"])]
+    columns = [result.history.item(0)["objective"][: max(1, steps)] for result in (together, alone.results["Adam"])]
     assert torch.equal(*columns)
 
 
