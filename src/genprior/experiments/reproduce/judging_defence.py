@@ -10,6 +10,7 @@ import numpy as np
 from genprior.experiments.reproduce import defence, plateau
 from genprior.experiments.reproduce.claims import Claim, Results, graded, percent, slope, within
 from genprior.experiments.reproduce.contest import Setting
+from genprior.experiments.reproduce.defender import NORMS
 from genprior.experiments.reproduce.methods import ADAM, EXACT, GD, LABELS
 
 _DUAL_SUM = 3.389
@@ -42,7 +43,7 @@ def _restores(results: Results, curves: dict[str, Any]) -> Claim:
     attack = results[f"{defence.PREFIX}.attack"].numbers
     ends = {key: curve["accuracy"][-1] for key, curve in curves.items()}
     gains = {key: end - attack["attacked_accuracy"] for key, end in ends.items()}
-    told = ", ".join(f"{LABELS[key]} ({defence.NORMS[key]}) {percent(end)}" for key, end in ends.items())
+    told = ", ".join(f"{LABELS[key]} ({NORMS[key]}) {percent(end)}" for key, end in ends.items())
     return Claim(
         "defence-restores",
         defence.PREFIX,
@@ -79,7 +80,7 @@ def _linf_first(curves: dict[str, Any]) -> Claim:
 def _known(results: Results, kind: str) -> Claim:
     found = {key: results[f"{defence.PREFIX}.{kind}.{key}"].numbers for key in defence.KNOWN}
     told = ", ".join(
-        f"{LABELS[key]} ({defence.NORMS[key]}) {percent(one['unattacked_accuracy'])} without attack, "
+        f"{LABELS[key]} ({NORMS[key]}) {percent(one['unattacked_accuracy'])} without attack, "
         f"{percent(one['defended_accuracy'])} under it"
         for key, one in found.items()
     )

@@ -89,25 +89,21 @@ def sensing_methods(count: int) -> list[Method]:
 
 
 def denoising_methods(count: int, norm: str) -> list[Method]:
-    """For ``gamma |w - y|_2^2 + |w - y|`` in the norm ``linf`` or ``l1``, or for ``|w - y|_2^2`` (``l2``)."""
+    """For ``gamma |w - y|_2^2 + |w - y|`` in the norm ``linf`` or ``l1``, or for ``|w - y|_2^2`` (``l2``).
+
+    The smaller the penalty, the more of ``G(z) - y`` the prox takes away: all of it if ``rho |G(z) - y|_1`` (l_inf) or
+    ``rho |G(z) - y|_inf`` (l1) is below 1. Then w is y, and the z step one of least squares. Algorithm 2 passes from there to
+    the last penalty, at which the prox acts.
+    """
     descent = {"linf": 0.1, "l1": 0.0003, "l2": 0.002}[norm]
-    first = {"linf": 0.1, "l1": 0.3, "l2": 0.3}[norm]
+    last = {"linf": (0.05, 0.1), "l1": (2.0, 4.0), "l2": (0.5, 1.0)}[norm]
+    constant = {"linf": (0.1, 0.3), "l1": (2.0, 6.0), "l2": (0.3, 1.0)}[norm]
+    scales = [_scaled(rho, pull, n) for rho in last for pull in (0.05, 0.15) for n in (5, 20)]
     return [
         Method(GD, _few([GradientDescent(descent * 3**k) for k in range(8)], count)),
         Method(ADAM, _few([Adam(step) for step in (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2)], count)),
-        Method(
-            EXACT,
-            _few(
-                [
-                    _plain(rho, pull, share * rho)
-                    for rho in (first, 3 * first)
-                    for pull in (0.05, 0.15)
-                    for share in (1.0, 3.0)
-                ],
-                count,
-            ),
-        ),
-        Method(EXACT_ADAM, _few([_plain_adam(rho, step, rho) for rho in (first, 3 * first) for step in _MOVES], count)),
+        Method(EXACT, _few(scales, count)),
+        Method(EXACT_ADAM, _few([_plain_adam(rho, step, rho) for rho in constant for step in _MOVES], count)),
         Method(AUTO, (Auto(),)),
     ]
 
@@ -131,9 +127,10 @@ def _linearized(rho: float, pull: float) -> Solver:
     return LinearizedADMM(rho, beta=pull / rho)
 
 
-def _plain(rho: float, pull: float, sigma: float) -> Solver:
-    """Exact w step at one penalty, the paper's dual rule."""
-    return ADMM(z_step=z_steps.Gradient(pull / rho), dual=duals.Paper(sigma), penalty=penalties.Constant(rho))
+def _scaled(rho: float, pull: float, n: int) -> Solver:
+    """Algorithm 2 in four scales up to ``rho``, the paper's dual rule."""
+    first = rho / 2**4
+    return ExactADMM(first, beta=pull / first, sigma=0.3 * rho, n=n, scales=4)
 
 
 def _plain_adam(rho: float, step: float, sigma: float) -> Solver:

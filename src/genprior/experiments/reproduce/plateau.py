@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from genprior import _batch
-from genprior.experiments.reproduce.contest import ITEM_SECONDS, Contest, Setting, network, race
+from genprior.experiments.reproduce.contest import Contest, Setting, network, race, seconds
 from genprior.experiments.reproduce.parts import Array, Found, Part, Results
 from genprior.generators import Generator
 from genprior.losses import SquaredDistance
@@ -72,7 +72,7 @@ def parts(setting: Setting) -> list[Part]:
         Part(f"{PREFIX}.dual.{name.replace(', ', '-')}", partial(_dual, setting, rule), 0.0015 * size.dual_iterations)
         for name, rule in DUALS.items()
     ]
-    cost = ITEM_SECONDS["mnist"] * size.digit_iterations * max(5, size.digits)
+    cost = seconds("mnist", size.digit_iterations, size.digits)
     found += [Part(f"{PREFIX}.digits.{rho:g}", partial(_digits, setting, rho), cost) for rho in size.digit_penalties]
     return found
 
@@ -97,7 +97,7 @@ def synthetic(seed: int, conditioning: float) -> tuple[Problem, Tensor, Tensor]:
     y = inside + _OFF * noise * (_batch.norm(inside) / _batch.norm(noise))[:, None]
     problem = Problem(generator, loss=SquaredDistance(y, 0.5))
     start = generator.sample_latent(_ITEMS, seed=50 + seed)
-    best = solve(problem, LevenbergMarquardt(), stop=MaxSteps(300), z0=start, tolerance=1e-13, progress=False)
+    best = solve(problem, LevenbergMarquardt(), stop=MaxSteps(40), z0=start, tolerance=1e-13, progress=False)
     return problem, start, best.signal
 
 

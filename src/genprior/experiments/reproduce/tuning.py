@@ -9,7 +9,7 @@ import torch
 
 from genprior.experiments.reproduce.compressive_sensing import contest, field_name, measurements
 from genprior.experiments.reproduce.compressive_sensing import parts as sensing_parts
-from genprior.experiments.reproduce.contest import ITEM_SECONDS, Setting, race
+from genprior.experiments.reproduce.contest import Setting, race, seconds
 from genprior.experiments.reproduce.parts import Found, Part, Results
 from genprior.experiments.reproduce.sizes import Tuning
 from genprior.solvers import GradientDescent
@@ -62,5 +62,5 @@ def _grid(setting: Setting, generator: str, fraction: float, size: Tuning) -> Pa
             times={"seconds": sum(one.times["seconds"] for one in found)},
         )
 
-    cost = ITEM_SECONDS[generator] * len(size.steps) * size.iterations * max(size.pictures, 5)
+    cost = len(size.steps) * seconds(generator, size.iterations, size.pictures)
     return Part(grid_name(generator, fraction), run, cost)

@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,9 +19,22 @@ from genprior.report import page
 from genprior.report.reproduction.sections import Section, sections
 from genprior.report.reproduction.theory import defence_keys
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 TITLE = "The paper's experiments, reproduced"
 _FIGURES = "reproduction"
 _COUNTS = ("seconds", "passes")
+_AGAIN = (
+    "```sh",
+    "genprior reproduce all --out run            # killed and started again, it redoes nothing that was finished",
+    "genprior reproduce all --quick --out quick  # a few minutes",
+    "genprior reproduce defence --out run        # or compressive-sensing, linf-denoising, tuning, plateau alone",
+    "```",
+    "",
+    "Rows marked (ours) are questions that the paper does not ask; they are not counted here.",
+    "",
+)
 
 
 def write_report(done: Reproduction) -> list[Path]:
@@ -28,34 +42,42 @@ def write_report(done: Reproduction) -> list[Path]:
     found = sections(done)
     (done.folder / _FIGURES).mkdir(exist_ok=True)
     (done.folder / "traces").mkdir(exist_ok=True)
-    for section in found:
-        for name, (_, figure) in section.figures.items():
-            for kind in ("png", "svg"):
-                path = done.folder / _FIGURES / f"{name}.{kind}"
-                write_atomically(path, lambda to, f=figure, k=kind: f.savefig(to, dpi=110, format=k))  # type: ignore[misc]
+    drawn = {
+        name: _drawn(figure, done.folder / _FIGURES / name)
+        for one in found
+        for name, (_, figure) in one.figures.items()
+    }
     for name, text in _traces(done):
         write_text(done.folder / "traces" / f"{name}.csv", text)
     write_text(done.folder / "reproduction.md", document(done, found))
-    write_text(done.folder / "index.html", html(done, found))
+    write_text(done.folder / "index.html", html(done, found, drawn))
     return [done.folder / "index.html", done.folder / "reproduction.md"]
 
 
-def html(done: Reproduction, found: list[Section]) -> str:
-    """The page."""
+def html(done: Reproduction, found: list[Section], drawn: dict[str, str]) -> str:
+    """The page, with the figures as they were drawn."""
     parts = [("Verdicts", page.table(("", "claims"), _counts(done.claims), prose=True))]
     for section in found:
         content = page.paragraph(section.text) + _claims_table(section.claims)
-        for caption, figure in section.figures.values():
-            content += page.plot(figure) + page.paragraph(caption)
+        for name, (caption, _) in section.figures.items():
+            content += page.plot(drawn[name]) + page.paragraph(caption)
         for sheet in section.sheets:
             content += page.paragraph(sheet.caption) + page.table(sheet.head, sheet.rows)
         parts.append((section.title, content))
     return page.page(TITLE, lead(done), parts, _footer(done))
 
 
+def _drawn(figure: Figure, path: Path) -> str:
+    """Write both kinds of files; give the text of the vector one."""
+    text = page.vector(figure)
+    write_text(path.with_suffix(".svg"), text)
+    write_atomically(path.with_suffix(".png"), lambda temporary: figure.savefig(temporary, dpi=110, format="png"))
+    return text
+
+
 def document(done: Reproduction, found: list[Section]) -> str:
     """The same in Markdown, with links to the figures."""
-    lines = [f"# {TITLE}", "", lead(done), "", *_markdown_table(("verdict", "claims"), _counts(done.claims))]
+    lines = [f"# {TITLE}", "", lead(done), "", *_AGAIN, *_markdown_table(("verdict", "claims"), _counts(done.claims))]
     for section in found:
         lines += [f"## {section.title}", "", section.text, ""]
         lines += _markdown_table(("the paper", "here", "verdict"), [_claim_row(claim) for claim in section.claims])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from genprior.experiments.reproduce import defence, plateau
+from genprior.experiments.reproduce.defender import NORMS
 from genprior.experiments.reproduce.judging_defence import accuracy_curve
 from genprior.experiments.reproduce.methods import AUTO, LABELS
 from genprior.experiments.reproduce.run import Reproduction
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 def defence_keys(done: Reproduction) -> list[str]:
     """The defences that ran."""
-    return [key for key in defence.NORMS if f"{defence.PREFIX}.run.{key}.0" in done.parts]
+    return [key for key in NORMS if f"{defence.PREFIX}.run.{key}.0" in done.parts]
 
 
 def draw_defence(done: Reproduction) -> Figure:
@@ -28,7 +29,7 @@ def draw_defence(done: Reproduction) -> Figure:
         curve = accuracy_curve(done.setting, done.parts, key)
         pictures = sum(stop - start for start, stop in defence.chunks(done.setting, key))
         error = 100 * (1 - np.array(curve["accuracy"]))
-        label = f"{LABELS[key]}, {defence.NORMS[key].replace('linf', 'l_inf')}"
+        label = f"{LABELS[key]}, {NORMS[key].replace('linf', 'l_inf')}"
         draw(plots[0], key, np.array(curve["passes"]), error, label)
         draw(plots[1], key, 1e3 * np.array(curve["seconds"]) / pictures, error, label)
     numbers = done.parts[f"{defence.PREFIX}.attack"].numbers
@@ -65,7 +66,7 @@ def draw_known(done: Reproduction) -> Figure:
                 rotation=90 if value is None else 0,
             )
     plots[0].set_xticks(
-        range(len(keys)), [f"{LABELS[key]},\n{defence.NORMS[key].replace('linf', 'l_inf')}" for key in keys], fontsize=8
+        range(len(keys)), [f"{LABELS[key]},\n{NORMS[key].replace('linf', 'l_inf')}" for key in keys], fontsize=8
     )
     plots[0].set_ylim(0, 112)
     plots[0].set_ylabel("accuracy of the defended classifier, %", fontsize=9)
@@ -114,8 +115,8 @@ def draw_plateau(done: Reproduction) -> Figure:
     for place, name, up in ((plots[4], "gap", "|w - G(z)| / |w*|"), (plots[5], "dual", "|lam|")):
         for rule, dash in zip(plateau.DUALS, ("-", "--", "-.", ":"), strict=True):
             arrays = parts[f"{plateau.PREFIX}.dual.{rule.replace(', ', '-')}"].arrays
-            values = np.maximum(arrays[name][1:], 1e-12)
-            place.plot(arrays["step"][1:], values, linestyle=dash, linewidth=1.8, label=rule)
+            curve = np.maximum(arrays[name][1:], 1e-12)
+            place.plot(arrays["step"][1:], curve, linestyle=dash, linewidth=1.8, label=rule)
         finish(place, "dual rules, rho = 1", "iteration", up, log_x=True)
         place.legend(fontsize=8)
     return made
