@@ -102,12 +102,12 @@ def sample_constants(
 
 
 def ball_points(generator: Generator, count: int, radius: float, random: torch.Generator) -> Tensor:
-    """Random points of the ball: the centre, draws from the law drawn in where they stick out, and uniform ones in turn."""
+    """Random points of the ball: the centre; draws from the law, drawn in where they stick out; points of random length."""
     law = generator.draw(count, random)
     longest = _batch.norm(law).clamp_min(1e-30)
     law = law * _batch.spread((radius / longest).clamp(max=1.0), law)
     way = torch.randn(law.shape, generator=random, dtype=torch.float64, device="cpu")
-    level = torch.rand(count, generator=random, dtype=torch.float64, device="cpu") ** (1 / way[0].numel())
+    level = torch.rand(count, generator=random, dtype=torch.float64, device="cpu")
     spread = _batch.spread(radius * level / _batch.norm(way), way) * way
     mixed = torch.where(_batch.spread(torch.arange(count) % 2 == 0, way), law.cpu().double(), spread)
     mixed[0] = 0
