@@ -15,8 +15,10 @@ from PIL import Image
 from genprior.app import bundle, stock
 from genprior.app.damage import Measurements, Signs, Smaller
 from genprior.app.pictures import data_url
+from genprior.app.queue import Queue
 from genprior.app.race import POINTS, Phase, Race
 from genprior.app.recipe import Recipe
+from genprior.solve import _starts
 
 
 def recipe(*solvers, seconds=0.3, damage=None, restarts=1):
@@ -144,6 +146,9 @@ def test_restarts_show_the_best_of_all():
     race = Race(recipe("Adam", restarts=4, seconds=0.5))
     race.run()
     lane = race.snapshot.lanes[0]
+    problem = race.damaged.problem
+    first = problem.rows(torch.zeros(4, dtype=torch.long)).objective(_starts(problem, None, 4, seed=0))
+    assert lane.points[0][2] == pytest.approx(float(first.min())) and first.min() < first.max()
     objectives = [point[2] for point in lane.points]
     assert objectives == sorted(objectives, reverse=True)
     assert lane.objective == pytest.approx(float(race.results["Adam"].objective[0]))
@@ -161,6 +166,18 @@ def test_two_races_at_once_do_not_mix():
     steps = min(int(together.steps[0]), int(alone.results["Adam"].steps[0]))
     columns = [result.history.item(0)["objective"][: steps - 1] for result in (together, alone.results["Adam"])]
     assert torch.equal(*columns)
+
+
+def test_the_second_of_two_races_may_end_first():
+    queue = Queue(jobs=2)
+    long, short = Race(recipe("Adam", seconds=60)), Race(recipe("Adam", seconds=0.1))
+    queue.submit(long, "a")
+    queue.submit(short, "b")
+    until(lambda: short.snapshot.phase.over)
+    until(lambda: queue.running == 1)
+    assert long.snapshot.phase is Phase.RUNNING
+    queue.close(wait=20)
+    assert queue.running == 0 and long.snapshot.phase is Phase.STOPPED
 
 
 # -- to take home ----------------------------------------------------------------------------------------------------

@@ -167,3 +167,22 @@ def test_mask_files_hold_the_mask(tmp_path):
     (tmp_path / "mask.png").write_bytes(bundle.inputs(race)["mask.png"])
     with Image.open(tmp_path / "mask.png") as image:
         assert image.size == (28, 28) and int((np.asarray(image) == 0).sum()) == 5 * 17
+
+
+@pytest.mark.parametrize("sent", [None, "9" * 99, True, float("nan"), float("inf"), -1e9, 1e9, 3.14, [1], 10**400])
+def test_a_browser_may_send_anything(sent):
+    """Whatever arrives becomes a value that the slider can show."""
+    for kind in KINDS:
+        choices = choices_for(kind)
+        choices.take_amount(sent)
+        choices.take_noise(sent)
+        choices.take_seconds(sent, 30)
+        scale = choices.scale
+        assert choices.amount in (scale.stops or (choices.amount,)) and scale.low <= choices.amount <= scale.high
+        assert 0 <= choices.noise <= 0.5 and 1 <= choices.seconds <= 30
+        assert (choices.amount - scale.low) / scale.step == pytest.approx(
+            round((choices.amount - scale.low) / scale.step)
+        )
+    choices.take_seconds(17, 30)
+    choices.take_noise(0.07)
+    assert choices.seconds == 17 and choices.noise == 0.07

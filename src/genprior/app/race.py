@@ -96,7 +96,7 @@ class Snapshot:
     """Why the race failed or was stopped, if so."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Race:
     """Runs a recipe in the calling thread; others may look at :attr:`snapshot` and :meth:`stop` it at any time.
 
