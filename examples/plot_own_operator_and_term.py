@@ -108,3 +108,4 @@ axis.set(title="what the tomograph saw of the first four digits: 3 views (rows) 
 
 # %%
 strips({"truth": digits, "scratched copy": copy, **{name: result.signal for name, result in results.items()}})
+# sphinx_gallery_thumbnail_number = 2
