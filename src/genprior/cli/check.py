@@ -25,7 +25,7 @@ class Check:
         genprior check generator.pt2
     """
 
-    generator: Annotated[str, tyro.conf.Positional]
+    generator: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="GENERATOR")]
     """my_model.py:build (a function that returns the module), a TorchScript or torch.export file, a bundled name."""
     weights: Path | None = None
     """Weights for my_model.py:build: .safetensors, or .pt with a state dictionary."""

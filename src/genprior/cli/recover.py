@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from genprior.cli.bar import Bar
-from genprior.cli.speech import check_device
+from genprior.cli.speech import check_device, say_error
 
 if TYPE_CHECKING:
     from genprior.tasks.outcome import Outcome
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Common:
     """Options of both commands."""
 
-    inputs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    inputs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="INPUT...")]
     """Pictures (.png, .jpg, ...), arrays (.npy, .npz, .safetensors, .h5), or folders of them."""
     out: Path
     """Folder for recovered/, result.json and report.html. The same command with the same folder goes on."""
@@ -110,8 +110,12 @@ class Common:
         from genprior.tasks.recover import recover  # noqa: PLC0415 - slow to import
 
         job = self.job(operator)
-        with Bar(1, quiet=self.json, label="recovered") as bar:
-            outcome = recover(job, bar.told)
+        try:
+            with Bar(1, quiet=self.json, label="recovered") as bar:
+                outcome = recover(job, bar.told)
+        except KeyboardInterrupt:
+            say_error(f"what is done is kept in {self.out}: the same command goes on from there")
+            raise
         if self.json:
             with outcome.result.open(encoding="utf-8") as file:
                 shutil.copyfileobj(file, sys.stdout)

@@ -13,6 +13,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from genprior.items.guard import Unreadable
+
 _WRAPPER = "module."
 """What torch.nn.DataParallel puts before every name."""
 
@@ -52,15 +54,15 @@ def refuse_pickled_code(path: Path, content: bytes | None = None) -> Any:
     except pickle.UnpicklingError as problem:
         unsafe = "WeightsUnpickler" in str(problem) or "Unsupported" in str(problem) or "GLOBAL" in str(problem)
         if not unsafe:
-            raise ValueError(f"{path} cannot be read: it is damaged, or not a file of torch.save") from None
-        raise ValueError(
+            raise Unreadable(f"{path} cannot be read: it is damaged, or not a file of torch.save") from None
+        raise Unreadable(
             f"{path} holds pickled Python code (a whole module, not only its numbers), which could do anything when it "
             "is opened: refused. Where you trust it, load it yourself once and save the numbers: "
             "torch.save(module.state_dict(), 'weights.pt'), or safetensors.torch.save_file(module.state_dict(), ...)"
         ) from None
     except Exception as problem:
         reason = str(problem).partition("\n")[0]
-        raise ValueError(f"{path} cannot be read ({reason}): it is damaged, or not a file of torch.save") from None
+        raise Unreadable(f"{path} cannot be read ({reason}): it is damaged, or not a file of torch.save") from None
 
 
 def _state_dicts(content: Any, path: Path) -> dict[str, dict[str, Tensor]]:

@@ -90,7 +90,7 @@ def _pictures(ledger: Ledger, most: int) -> dict[str, Tensor]:
 
 def _strips(pictures: dict[str, Tensor]) -> str:
     """Rows of eight, original, measured and recovered below each other."""
-    zoom = max(1, 96 // pictures["after"].shape[-1])
+    zoom = max(1, 128 // pictures["after"].shape[-1])
     rows = []
     for start in range(0, len(pictures["after"]), _ROW):
         rows += [(_NAMES[name], part[start : start + _ROW]) for name, part in pictures.items()]

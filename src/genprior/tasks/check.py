@@ -146,7 +146,7 @@ def _conditioning(generator: Generator, seed: int) -> dict[str, float] | None:
     }
 
 
-def _speed(generator: Generator, seconds: float = 0.3) -> dict[str, float]:
+def _speed(generator: Generator, seconds: float = 0.15) -> dict[str, float]:
     found = {}
     for count in (1, 16):
         z = generator.sample_latent(count)

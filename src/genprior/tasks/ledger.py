@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from genprior._files import write_atomically, write_text
+from genprior._files import remove_unfinished, write_atomically, write_text
 
 _FORMAT = "genprior-job-1"
 _AT_MOST = 4
@@ -28,8 +28,7 @@ class Ledger:
     def __init__(self, out: Path, asked: dict[str, Any]) -> None:
         self.folder = out / FOLDER
         self.folder.mkdir(parents=True, exist_ok=True)
-        for left in self.folder.glob(".*.part"):
-            left.unlink()  # of a process that was killed while it wrote
+        remove_unfinished(self.folder)
         self._check(out, {"format": _FORMAT, **asked})
 
     def chunk(self, number: int) -> dict[str, Any] | None:

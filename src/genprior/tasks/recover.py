@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from genprior._files import remove_unfinished
 from genprior.checkpoint import fingerprint
 from genprior.generators import Generator
 from genprior.items import Loaded, Outputs, open_items
@@ -46,8 +47,7 @@ def recover(job: Recovery, on_progress: Progress = lambda done, total, note: Non
     >>> import tempfile, pathlib, numpy, genprior as gp
     >>> from genprior import samples
     >>> from genprior.tasks.recover import recover
-    >>> from genprior.tasks.records import Collected, Solved
-    from genprior.tasks.settings import Recovery
+    >>> from genprior.tasks.settings import Recovery
     >>> folder = pathlib.Path(tempfile.mkdtemp())
     >>> numpy.save(folder / "digits.npy", samples.digits(2)[0].numpy())
     >>> inputs = (str(folder / "digits.npy"),)
@@ -82,7 +82,8 @@ class _Job:
             job.operator, self.generator.signal_shape, device=self.generator.device, dtype=self.generator.dtype
         )
         check_loss(job, self.operator)
-        self.items = open_items(job.inputs, _expected(job, self.generator, self.operator), skip=job.skip)
+        expected = _expected(job, self.generator, self.operator)
+        self.items = open_items(job.inputs, expected, skip=job.skip, without=job.out)
         self._check_labels()
 
     def run(self) -> Outcome:
@@ -90,6 +91,7 @@ class _Job:
         ledger = Ledger(self.job.out, self._identity())
         folder = self.job.out / "recovered"
         folder.mkdir(exist_ok=True)
+        remove_unfinished(folder)
         outputs = Outputs(self.items, folder, ledger.folder, self.generator.signal_shape)
         total, size = len(self.items), self.job.batch_size
         batches = math.ceil(total / size)
@@ -132,7 +134,7 @@ class _Job:
 
     def _solve(self, generator: Generator, loaded: list[Loaded], numbers: list[int], rule: StopRule) -> Solved:
         values = torch.stack([item.value for item in loaded if item.value is not None])
-        values = values.to(generator.device, values.dtype if values.is_complex() else generator.dtype)
+        values = values.to(generator.device, generator.dtype.to_complex() if values.is_complex() else generator.dtype)
         y = simulate(self.operator, values, self.job.noise, self.job.seed, numbers) if self.job.simulate else values
         result = solve(
             pose(self.job, generator, self.operator, y),
