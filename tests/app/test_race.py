@@ -18,6 +18,7 @@ from genprior.app.pictures import data_url
 from genprior.app.queue import Queue
 from genprior.app.race import POINTS, Phase, Race
 from genprior.app.recipe import Recipe
+from genprior.operators import Gaussian
 from genprior.solve import _starts
 
 
@@ -80,6 +81,23 @@ def test_solvers_take_turns():
             spread.append(max(clocks) - min(clocks))
         time.sleep(0.005)
     assert spread and np.median(spread) < 0.3
+
+
+def test_nobody_pays_for_what_all_use(monkeypatch):
+    """The factors of a dense operator are there before the first clock starts."""
+    clocks, made = [], Gaussian.row_form
+
+    def factored(operator):
+        found = getattr(operator, "_seen", None)
+        if found is None:
+            operator._seen = True
+            clocks.append([lane.status for lane in race.snapshot.lanes])
+        return made(operator)
+
+    monkeypatch.setattr(Gaussian, "row_form", factored)
+    race = Race(recipe("ExactADMM", "Adam", damage=Measurements(m=50), seconds=0.1))
+    race.run()
+    assert clocks == [["waiting", "waiting"]] and race.snapshot.phase is Phase.DONE
 
 
 def test_a_snapshot_stays_as_it_was():

@@ -18,7 +18,8 @@ from genprior.app.damage import Damaged
 from genprior.app.recipe import Recipe
 from genprior.result import Result
 from genprior.solve import solve
-from genprior.stopping import Seconds, View
+from genprior.solvers import Adam
+from genprior.stopping import MaxSteps, Seconds, View
 
 POINTS = 160
 """Most points of a curve, about."""
@@ -166,6 +167,7 @@ class Race:
         self.damaged = damaged
         with self._lock:
             self._change(seen=pictures.data_url(damaged.seen), note=damaged.note)
+        _prepare(damaged)
         baton = Baton(len(self.recipe.solvers))
         threads = [
             threading.Thread(target=self._run_lane, args=(number, damaged, baton), daemon=True)
@@ -261,6 +263,11 @@ class Watcher:
             self._shown = time.monotonic()
             changes["picture"] = pictures.data_url(self._picture)
         self._race._update(self._number, **changes)
+
+
+def _prepare(damaged: Damaged) -> None:
+    """One step by anybody: what all solvers use, the factors of the operator above all, is not the first one's to pay."""
+    solve(damaged.problem, Adam(), stop=MaxSteps(1), progress=False)
 
 
 def _sentence(problem: Exception) -> str:
