@@ -6,7 +6,7 @@ import time
 import pytest
 
 from genprior.app.queue import FORGET, Queue, QueueFull
-from genprior.app.race import Phase, Snapshot
+from genprior.app.snapshot import Phase, Snapshot
 
 
 class FakeRace:

@@ -16,8 +16,9 @@ from genprior.app import bundle, stock
 from genprior.app.damage import Measurements, Signs, Smaller
 from genprior.app.pictures import data_url
 from genprior.app.queue import Queue
-from genprior.app.race import POINTS, Phase, Race
+from genprior.app.race import POINTS, Race
 from genprior.app.recipe import Recipe
+from genprior.app.snapshot import Phase
 from genprior.operators import Gaussian
 from genprior.solve import _starts
 

@@ -13,8 +13,9 @@ from genprior import cli
 from genprior.app import bundle, stock
 from genprior.app.choices import KINDS, Choices
 from genprior.app.damage import Measurements, Painted, SaltAndPepper
-from genprior.app.race import Phase, Race
+from genprior.app.race import Race
 from genprior.app.recipe import Recipe
+from genprior.app.snapshot import Phase
 
 
 def choices_for(kind, generator="mnist", own=False):

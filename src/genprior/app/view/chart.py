@@ -7,7 +7,7 @@ from typing import Any
 
 from nicegui import ui
 
-from genprior.app.race import Lane
+from genprior.app.snapshot import Lane
 
 COLOURS = {
     "Auto": "#e4572e",

@@ -9,7 +9,8 @@ import re
 from nicegui import run, ui
 
 from genprior.app import bundle
-from genprior.app.race import Lane, Phase, Race, Snapshot
+from genprior.app.race import Race
+from genprior.app.snapshot import Lane, Phase, Snapshot
 from genprior.app.view.chart import COLOURS, COLUMNS, Chart
 from genprior.app.view.parts import Segments, Text, box, picture, show
 
