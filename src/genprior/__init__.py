@@ -3,7 +3,7 @@
 minimise ``L(w) + R(w) + H(z)`` subject to ``w = G(z)``, in batches, with verified mathematics, on PyTorch.
 """
 
-from genprior import checks, operators
+from genprior import checks, operators, theory
 from genprior.checkpoint import Checkpoint
 from genprior.generators import Generator, Normal, TruncatedNormal, Uniform
 from genprior.history import History
@@ -97,6 +97,7 @@ __all__ = [
     "operators",
     "penalties",
     "solve",
+    "theory",
     "w_steps",
     "z_steps",
 ]

@@ -1,10 +1,12 @@
-"""The progress of long work."""
+"""The progress of long work: of a training, of a job in stages."""
 
 from __future__ import annotations
 
 import math
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -61,3 +63,18 @@ def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+@contextmanager
+def stages(total: int, *, visible: bool = True) -> Iterator[Callable[[str], None]]:
+    """A bar over about ``total`` stages of different length, on a terminal only; call what it gives at the start of each."""
+    console = Console(stderr=True)
+    columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    hidden = not visible or not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
+        task = bar.add_task("starting", total=total)
+
+        def announce(words: str) -> None:
+            bar.update(task, description=words, advance=1)
+
+        yield announce

@@ -48,12 +48,16 @@ _LAST_UPRIGHT = 4
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a picture has to become: channels (1 grey, 3 colour) and size; ``resize`` allows to cut and scale to it."""
+    """What a picture has to become: channels (1 grey, 3 colour) and size; ``resize`` allows to cut and scale to it.
+
+    With ``on_white``, transparent parts become white instead of being refused.
+    """
 
     channels: int
     height: int
     width: int
     resize: bool = False
+    on_white: bool = False
 
 
 def decode(source: Path | bytes, wanted: Wanted, name: str | None = None) -> Tensor:
@@ -68,7 +72,7 @@ def decode(source: Path | bytes, wanted: Wanted, name: str | None = None) -> Ten
         check(image, wanted, shown)
         upright = ImageOps.exif_transpose(image)
         _check_size(upright.size, wanted, shown)
-        plain = _flat(upright, wanted.channels, shown)
+        plain = _flat(_on_white(upright) if wanted.on_white else upright, wanted.channels, shown)
     if wanted.resize and plain.size != (wanted.width, wanted.height):
         plain = ImageOps.fit(plain, (wanted.width, wanted.height), Image.Resampling.LANCZOS)
     pixels = torch.from_numpy(np.array(plain, dtype=np.float32))
@@ -103,6 +107,13 @@ def encode(picture: Tensor, path: Path, *, deep: bool = False) -> None:
         pixels = (values * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
         image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else np.ascontiguousarray(pixels))
     write_atomically(path, lambda temporary: image.save(temporary, **_SAVE[suffix]))
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    if not image.has_transparency_data:
+        return image
+    image = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
 
 
 def _check_size(size: tuple[int, int], wanted: Wanted, name: str) -> None:

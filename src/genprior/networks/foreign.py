@@ -16,7 +16,7 @@ from genprior.generators.contract import Generator
 from genprior.generators.laws import Law
 from genprior.networks.adapt import FromRange, Labelled
 from genprior.networks.bundled import find, load_generator
-from genprior.networks.modules import SCRIPT_ENDINGS, build_from_python, exported_latent, load_program
+from genprior.networks.modules import SCRIPT_ENDINGS, build_from_python, exported_latent, is_python, load_program
 from genprior.networks.shapes import find_latent_shape, find_range, run_on, takes_label
 from genprior.networks.weights import load_weights
 
@@ -95,7 +95,7 @@ def open_with_notes(
         None if label is None else _validate.whole("label", label, 0),
     )
     text = str(spec)
-    if _is_python(text):
+    if is_python(text):
         built = build_from_python(text)
         if weights is not None:
             load_weights(_module_of(built, text), Path(weights))
@@ -130,7 +130,7 @@ def with_label(generator: Generator, label: int) -> Generator:
 def source_digest(spec: str | Path, weights: str | Path | None = None) -> str:
     """A digest of the files that a generator comes from: code, program, weights."""
     text = str(spec)
-    known = Path(text.rpartition(":")[0]) if _is_python(text) else find(spec, "generator")
+    known = Path(text.rpartition(":")[0]) if is_python(text) else find(spec, "generator")
     digest = hashlib.sha256()
     for path in (known, None if weights is None else Path(weights)):
         if path is not None and path.is_file():
@@ -212,12 +212,6 @@ def _module_of(built: object, spec: str) -> nn.Module:
     if isinstance(built, nn.Module):
         return built
     raise ValueError(f"{spec} returned {type(built).__name__}, expected a torch.nn.Module to put the weights into")
-
-
-def _is_python(text: str) -> bool:
-    """``file.py:function`` or ``package.module:function``; a path with a drive letter is neither."""
-    place, colon, name = text.rpartition(":")
-    return bool(colon) and name.isidentifier() and (place.endswith(".py") or place.replace(".", "").isidentifier())
 
 
 def _checked_range(bounds: tuple[float, float]) -> tuple[float, float]:

@@ -59,6 +59,11 @@ class UpBlock(nn.Module):
         branch: Tensor = self.conv(nn.functional.elu(self.up(nn.functional.elu(x))))
         return shortcut + branch
 
+    def branches(self) -> tuple[nn.Module, nn.Module]:
+        """The two chains whose sum the block is, for `genprior.theory`."""
+        shortcut = nn.Sequential(self.mix, nn.Upsample(scale_factor=2.0, mode="nearest"))
+        return shortcut, nn.Sequential(nn.ELU(), self.up, nn.ELU(), self.conv)
+
 
 class ResidualGenerator(nn.Sequential):
     """Latents ``(B, latent)`` to pictures ``(B, channels, 64, 64)`` in (0, 1): CelebA and other colour pictures.

@@ -26,6 +26,12 @@ from genprior.networks.weights import refuse_pickled_code
 SCRIPT_ENDINGS = (".pt", ".pth", ".ts", ".jit", ".pt2")
 
 
+def is_python(text: str) -> bool:
+    """``file.py:function`` or ``package.module:function``; a path with a drive letter is neither."""
+    place, colon, name = text.rpartition(":")
+    return bool(colon) and name.isidentifier() and (place.endswith(".py") or place.replace(".", "").isidentifier())
+
+
 def build_from_python(spec: str) -> Any:
     """Call the function that ``my_model.py:build`` names, without arguments, and give what it returns."""
     place, _, name = spec.rpartition(":")

@@ -1,0 +1,108 @@
+"""``genprior certify``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from genprior.cli.bar import stages
+from genprior.cli.speech import as_json, check_device, print_json
+
+if TYPE_CHECKING:
+    from genprior.operators import Operator
+
+_STAGES = 11
+
+
+@dataclass(frozen=True)
+class Certify:
+    """Examine a generator: its constants on a ball, Proposition 1, and whether Theorem 1 guarantees anything.
+
+    Every figure says whether it is proved or sampled. The exit code is 0 when the examination was done, whatever it found.
+
+    Example:
+        genprior certify --generator mnist --operator gaussian --m 392 --radius 10 --out certificate
+        genprior certify --generator my_model.py:build --weights weights.safetensors --json
+    """
+
+    generator: str = "mnist"
+    """A bundled name (mnist, celeba), a file of genprior train, or file.py:function that returns a module."""
+    weights: Path | None = None
+    """Weights for a generator that a function builds."""
+    operator: str | None = None
+    """What is measured, as in genprior recover (gaussian:m=392, downsample:4, ...); by default the whole signal."""
+    m: int | None = None
+    """Number of measurements, for an operator given by its name alone."""
+    radius: float | None = None
+    """Radius of the ball of latents; by default that of the generator's law, or 10."""
+    points: int = 16
+    """Random points at which all singular values of the Jacobian are computed."""
+    moves: int = 8
+    """Steps by which some of them are moved to the worst."""
+    steps: int = 200
+    """Iterations of the run whose rate is measured."""
+    out: Path | None = None
+    """Folder for certificate.html and certificate.json."""
+    seed: int = 0
+    """Seed of points, problem and start."""
+    device: str = "cpu"
+    """Device for torch, for example cpu, cuda or mps."""
+    json: bool = False
+    """Print one JSON document instead of the page."""
+
+    def run(self) -> None:
+        """Do it."""
+        from rich.console import Console  # noqa: PLC0415 - slow to import, as the rest here
+
+        from genprior._files import write_text  # noqa: PLC0415
+        from genprior.experiments.examination import examine  # noqa: PLC0415
+        from genprior.networks.foreign import open_generator  # noqa: PLC0415
+        from genprior.report.certificate import examination_numbers, show_examination, write_page  # noqa: PLC0415
+        from genprior.theory.generator_constants import default_radius  # noqa: PLC0415
+
+        check_device(self.device)
+        generator = open_generator(self.generator, self.weights, device=self.device)
+        text = self._operator_text()
+        operator = None if text is None else self._parsed(text, generator.signal_shape)
+        if self.out is not None:
+            self.out.mkdir(parents=True, exist_ok=True)
+        with stages(_STAGES, visible=not self.json) as announce:
+            found = examine(
+                generator,
+                self.generator,
+                operator=operator,
+                radius=default_radius(generator) if self.radius is None else self.radius,
+                points=self.points,
+                moves=self.moves,
+                steps=self.steps,
+                seed=self.seed,
+                announce=announce,
+            )
+        numbers = examination_numbers(found)
+        if self.out is not None:
+            write_page(found, self.out / "certificate.html", seed=self.seed)
+            write_text(self.out / "certificate.json", as_json(numbers))
+        if self.json:
+            print_json(numbers)
+            return
+        console = Console()
+        show_examination(found, console)
+        if self.out is not None:
+            console.print(f"page: {self.out / 'certificate.html'}", soft_wrap=True, markup=False, highlight=False)
+
+    def _operator_text(self) -> str | None:
+        if self.m is None:
+            return self.operator
+        if self.operator is None:
+            raise ValueError(f"m is {self.m}, but no operator was given: add --operator gaussian")
+        if ":" in self.operator:
+            raise ValueError(
+                f"operator {self.operator!r} has options of its own: write m into it, or give its name and --m"
+            )
+        return f"{self.operator}:m={self.m}"
+
+    def _parsed(self, text: str, shape: tuple[int, ...]) -> Operator:
+        from genprior.tasks.operators import parse_operator  # noqa: PLC0415
+
+        return parse_operator(text, shape, device=self.device)

@@ -1,0 +1,91 @@
+"""The certificate: what Theorem 1 says about a problem, what of it is proved, what is sampled, what is assumed."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from genprior.theory.generator_constants import GeneratorConstants
+from genprior.theory.loss_constants import LossConstants
+from genprior.theory.theorem import Guarantee
+
+GUARANTEED, CONDITIONAL, NONE = "guaranteed", "conditional", "none"
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """Something the theorem rests on, and what is known of it."""
+
+    text: str
+    checked: bool
+    note: str
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What Theorem 1 says about a problem.
+
+    ``status`` is "guaranteed" (all conditions hold with proved constants, and all assumptions are checked), "conditional"
+    (they hold with sampled constants, or rest on an assumption that is not checked: an indication, not a guarantee) or "none".
+    """
+
+    status: str
+    guarantee: Guarantee
+    """The statement that applies; where none does, the one that is nearest, with the conditions that fail."""
+    level: str
+    """"rigorous" or "sampled": the constants that the guarantee was computed with."""
+    assumptions: tuple[Assumption, ...]
+    generator: GeneratorConstants
+    loss: LossConstants
+    tried: tuple[tuple[str, Guarantee], ...]
+    """Every statement that was looked at, with its level."""
+    z0: Tensor
+    """The starts it speaks of: those that were given, moved into the set of H."""
+
+    @property
+    def rho(self) -> float:
+        """The penalty."""
+        return self.guarantee.setting.rho
+
+    @property
+    def sigma(self) -> float:
+        """The first dual step."""
+        return self.guarantee.setting.sigma
+
+    def verdict(self) -> str:
+        """One sentence."""
+        g = self.guarantee
+        if self.status == NONE:
+            broken = ", ".join(condition.name for condition in g.failures)
+            verb = "does" if len(g.failures) == 1 else "do"
+            return f"Theorem 1 gives no guarantee here: {broken} {verb} not hold (with {self.level} constants)."
+        steps = f"rho {self.rho:.3g}, alpha {g.alpha:.3g}, beta {g.beta:.3g}, sigma {self.sigma:.3g}"
+        rate = f"the error bound contracts by {1 - g.eta:.6g} per iteration, down to {g.plateaus['signal']:.3g} in |w - w*|"
+        if self.status == GUARANTEED:
+            return f"Guaranteed with {steps}: {rate}."
+        missing = "; ".join(a.text for a in self.assumptions if not a.checked)
+        return f"Not proved, but to be expected with {steps}: {rate}. It would hold if: {missing}."
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON: no bound is given where none applies."""
+        g = self.guarantee
+        numbers = {"rho": self.rho, "sigma": self.sigma, "alpha": g.alpha, "beta": g.beta}
+        bounds: dict[str, object] = {"rate": 1 - g.eta, "plateaus": g.plateaus, "largest_gap": g.gap_max}
+        return {
+            "status": self.status,
+            "verdict": self.verdict(),
+            "statement": g.statement,
+            "constants": self.level,
+            "restricted": g.setting.restricted,
+            "setting": dataclasses.asdict(g.setting),
+            "steps": numbers if self.status != NONE else None,
+            "bounds": bounds if self.status != NONE else None,
+            "conditions": [dataclasses.asdict(c) | {"margin": c.margin} for c in g.conditions],
+            "assumptions": [dataclasses.asdict(a) for a in self.assumptions],
+            "tried": [
+                {"statement": g.statement, "constants": level, "restricted": g.setting.restricted, "applies": g.applies}
+                for level, g in self.tried
+            ],
+        }

@@ -1,0 +1,236 @@
+"""From a problem to its certificate: gather the constants, try the statements, check the assumptions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from genprior import _batch, _validate
+from genprior.generators import Generator
+from genprior.losses import LeastSquares, SquaredDistance
+from genprior.operators import Identity, Operator
+from genprior.problem import Problem
+from genprior.solve import solve
+from genprior.stopping import MaxSteps
+from genprior.terms import Ball, Zero
+from genprior.theory.certificate import CONDITIONAL, GUARANTEED, NONE, Assumption, Certificate
+from genprior.theory.generator_constants import GeneratorConstants, constants, default_radius
+from genprior.theory.loss_constants import LossConstants, loss_constants
+from genprior.theory.theorem import DUAL_SUM, Guarantee, Setting, corrected, sharpened
+
+_RHOS = (1.0, 0.3, 0.1, 3.0, 0.03, 10.0, 0.01, 100.0)
+"""Penalties that are tried, in this order, in units of mu_L."""
+_SIGMAS = (0.01, 1e-3, 1e-4, 0.0)
+"""First dual steps that are tried, in units of rho."""
+
+
+def certify(
+    problem: Problem | Generator,
+    radius: float | None = None,
+    *,
+    z0: Tensor | None = None,
+    rho: float | None = None,
+    sigma: float | None = None,
+    dual: float | None = None,
+    points: int = 16,
+    moves: int = 8,
+    seed: int = 0,
+    known: GeneratorConstants | None = None,
+    announce: Callable[[str], None] | None = None,
+) -> Certificate:
+    """A certificate for Algorithm 1 on a problem (for a generator alone: on recovering one of its own signals, seen whole).
+
+    Parameters
+    ----------
+    problem
+        the problem; one certificate covers all its items, by the worst of them.
+    radius
+        of the ball of latents; by default that of the law, or 10.
+    z0
+        the starts that the solver will be given; by default drawn with ``seed``, as :func:`genprior.solve` does.
+    rho, sigma
+        penalty and first dual step; by default searched for.
+    dual
+        an upper bound on ``|lam*|``, where it is known. Without it, and with R = 0, ``sqrt(2 nu_L F)`` for the best feasible
+        value F found.
+    points, moves
+        how much is sampled, as in :func:`constants`.
+    seed
+        of samples and starts.
+    known
+        constants of the generator computed before, by :func:`constants` with the same radius.
+    announce
+        is told what is going on.
+    """
+    if isinstance(problem, Generator):
+        problem = own_signal_problem(problem, radius, seed)
+    say = announce or (lambda _: None)
+    radius = default_radius(problem.generator) if radius is None else _validate.number("radius", radius, above=0)
+    found = known or constants(problem.generator, radius, points=points, moves=moves, seed=seed, announce=announce)
+    say("constants of the loss")
+    loss = loss_constants(problem, radius, seed=seed)
+    z0 = problem.generator.sample_latent(problem.batch or 1, seed) if z0 is None else z0
+    say("a feasible point")
+    z0 = problem.on_latent.prox(z0, 1.0) if problem.on_latent.is_indicator else z0
+    start, lowest = _values(problem, z0)
+    bound, source = _dual_bound(problem, loss, lowest, dual)
+    maker = _Maker(found, loss, bound, start, rho, sigma, isinstance(problem.loss, LeastSquares | SquaredDistance))
+    tried = tuple(maker.all())
+    level, best = max(tried, key=_rank)
+    assumptions = tuple(_assumptions(problem, found, loss, best, level, source, z0))
+    proved = all(assumption.checked for assumption in assumptions)
+    status = NONE if not best.applies else GUARANTEED if proved else CONDITIONAL
+    return Certificate(status, best, level, assumptions, found, loss, tried, z0)
+
+
+def own_signal_problem(
+    generator: Generator, radius: float | None = None, seed: int = 0, operator: Operator | None = None
+) -> Problem:
+    """Find the latent, in the ball, of one of the generator's own signals, seen whole or through an operator: optimum 0."""
+    domain = Ball(default_radius(generator) if radius is None else _validate.number("radius", radius, above=0))
+    target = domain.prox(generator.sample_latent(1, seed + 1), 1.0)
+    operator = Identity(generator.signal_shape) if operator is None else operator
+    with torch.no_grad():
+        y = operator(generator(target))
+    return Problem(generator, LeastSquares(operator, y), on_latent=domain)
+
+
+def _values(problem: Problem, z0: Tensor) -> tuple[float, float]:
+    """Over the items, the largest objective at the start, and the largest of the best ones that a short solve finds."""
+    first = problem.objective(z0)
+    best = torch.minimum(first, solve(problem, stop=MaxSteps(60), z0=z0, progress=False).objective)
+    return max(float(first.max()), 0.0), max(float(best.max()), 0.0)
+
+
+def _dual_bound(problem: Problem, loss: LossConstants, lowest: float, dual: float | None) -> tuple[float, Assumption]:
+    text = "|lam*| is at most {:.3g}"
+    if dual is not None:
+        value = _validate.number("dual", dual, least=0)
+        return value, Assumption(text.format(value), True, "as given")
+    value = (2 * loss.nu * lowest) ** 0.5
+    quadratic = isinstance(problem.loss, LeastSquares | SquaredDistance)
+    plain = isinstance(problem.on_signal, Zero)
+    if quadratic and plain and loss.proved:
+        note = "|grad L(w*)|^2 <= 2 nu_L L(w*), and L(w*) is at most the objective of any feasible point"
+        return value, Assumption(text.format(value), True, note)
+    note = "R is not zero, or L is not a sum of squares with known nu_L: give dual="
+    return value, Assumption(text.format(value), False, note)
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """Puts constants of one level into the statements."""
+
+    found: GeneratorConstants
+    loss: LossConstants
+    dual: float
+    start: float
+    rho: float | None
+    sigma: float | None
+    quadratic: bool
+
+    def all(self) -> Iterator[tuple[str, Guarantee]]:
+        """Each statement with each level of constants, at its best rho and sigma."""
+        for level in ("rigorous", "sampled"):
+            values = self._values(level)
+            if values is None:
+                continue
+            for restricted in (False, True) if self.quadratic and level == "sampled" else (False,):
+                for statement in (sharpened, corrected):
+                    yield level, self._best(statement, values, restricted)
+
+    def _values(self, level: str) -> tuple[float, float, float] | None:
+        trio = [getattr(constant, level) for constant in (self.found.iota, self.found.kappa, self.found.nu_G)]
+        if any(value is None for value in trio) or trio[1] <= 0:
+            return None
+        iota = trio[0] if level == "rigorous" or trio[0] > self.found.resolution else 0.0
+        return iota, trio[1], trio[2]
+
+    def _best(
+        self, statement: Callable[[Setting], Guarantee], values: tuple[float, float, float], restricted: bool
+    ) -> Guarantee:
+        mu = self.loss.restricted_mu if restricted else self.loss.mu
+        unit = mu if mu > 0 else self.loss.nu
+        options = []
+        for rho in [self.rho] if self.rho is not None else [share * unit for share in _RHOS]:
+            for sigma in [self.sigma] if self.sigma is not None else [share * rho for share in _SIGMAS]:
+                setting = Setting(*values, mu, self.loss.nu, rho, sigma, self.dual, self.start, restricted)
+                options.append(statement(setting))
+        applying = [option for option in options if option.applies]
+        return (
+            applying[0]
+            if applying
+            else max(options, key=lambda o: (-len(o.failures), min(c.margin for c in o.conditions)))
+        )
+
+
+def _rank(candidate: tuple[str, Guarantee]) -> tuple[bool, bool, bool, bool, int, float]:
+    """A statement that applies, better with proved constants, unrestricted, sharpened; else the least broken one."""
+    level, g = candidate
+    return (
+        g.applies,
+        g.applies and level == "rigorous",
+        g.applies and not g.setting.restricted,
+        g.statement == "sharpened",
+        -len(g.failures),
+        min(condition.margin for condition in g.conditions),
+    )
+
+
+def _assumptions(
+    problem: Problem,
+    found: GeneratorConstants,
+    loss: LossConstants,
+    g: Guarantee,
+    level: str,
+    dual: Assumption,
+    z0: Tensor,
+) -> Iterator[Assumption]:
+    rigorous = level == "rigorous"
+    note = "proved from the weights" if rigorous else "sampled: attained somewhere, not bounds"
+    yield Assumption("iota, kappa and nu_G hold on the ball", rigorous, note)
+    name = "the restricted constant of L" if g.setting.restricted else "mu_L and nu_L"
+    sure = loss.proved and not g.setting.restricted
+    yield Assumption(
+        f"{name} hold" + ("s" if g.setting.restricted else ""), sure, loss.source if sure else loss.samples
+    )
+    yield dual
+    yield _never_negative(problem)
+    yield _contained(problem, found, g, z0)
+    yield Assumption("w0 = G(z0) and lam0 = 0, float32 rounding aside", True, "as the solver starts")
+
+
+def _never_negative(problem: Problem) -> Assumption:
+    """Then the objective at the start bounds Delta_0."""
+    ours = all(type(term).__module__.startswith("genprior.") for term in (problem.on_signal, problem.on_latent))
+    sums = isinstance(problem.loss, LeastSquares | SquaredDistance)
+    note = (
+        "L is a sum of squares, R and H are norms or sets"
+        if ours and sums
+        else "of a loss or term of one's own: not known"
+    )
+    return Assumption("no part of the objective is ever negative", ours and sums, note)
+
+
+def _contained(problem: Problem, found: GeneratorConstants, g: Guarantee, z0: Tensor) -> Assumption:
+    """Whether z* and all iterates lie in the ball on which the constants hold."""
+    text = f"a solution and all iterates have |z| <= {found.radius:g}"
+    if found.everywhere:
+        return Assumption("a solution and all iterates lie where the constants hold", True, "G is affine: everywhere")
+    term = problem.on_latent
+    if isinstance(term, Ball) and float(torch.as_tensor(term.radius).max()) <= found.radius * (1 + 1e-9):
+        return Assumption(
+            text, True, f"H keeps them in the ball of radius {float(torch.as_tensor(term.radius).max()):g}"
+        )
+    if not g.applies:
+        return Assumption(text, False, "add on_latent=gp.Ball(radius)")
+    s = g.setting
+    height = g.first + DUAL_SUM * s.sigma * g.gap_max
+    far = (g.latent[0] * height + g.latent[1]) ** 0.5
+    step = g.beta * s.kappa * (s.spread + s.rho * g.gap_max)
+    reach = float(_batch.norm(z0).max()) + 2 * far + step
+    note = f"if a solution does, iterates stay within {reach:.3g}; add on_latent=gp.Ball(radius) to be sure"
+    return Assumption(text, False, note)

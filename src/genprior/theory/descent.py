@@ -1,0 +1,57 @@
+"""Appendix F: with an exact w step and R = H = 0, ADMM moves z as gradient descent on ``L(G(z))`` does, up to the gap.
+
+The w step makes ``grad L(w_t) + lam_{t-1} + rho (w_t - G(z_t)) = 0``, and ``lam_t = lam_{t-1} + sigma_t (w_t - G(z_t))``, so
+
+    z_{t+1} = z_t + beta DG(z_t)^T (sigma_t (w_t - G(z_t)) - grad L(w_t))
+    |z_{t+1} - (z_t - beta grad(L o G)(z_t))| <= beta kappa (sigma_t + nu_L) |w_t - G(z_t)|.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from genprior import _batch
+from genprior.problem import Problem
+from genprior.solvers.admm import ADMMState
+from genprior.terms import Zero
+
+
+@dataclass(frozen=True)
+class DescentGap:
+    """One iteration of ADMM beside one of gradient descent, per item."""
+
+    identity: Tensor
+    """``|z_{t+1} - z_t - beta DG^T (sigma r - grad L(w))|``: zero up to round-off."""
+    distance: Tensor
+    """``|z_{t+1} - (z_t - beta grad(L o G)(z_t))|``."""
+    bound: Tensor
+    """``beta kappa (sigma + nu_L) |w - G(z)|``."""
+
+
+def compare_with_descent(
+    problem: Problem, before: ADMMState, after: ADMMState, beta: float, kappa: float
+) -> DescentGap:
+    """Compare two consecutive states of :class:`ExactADMM` with plain gradient z steps of length ``beta``.
+
+    ``before`` must come from at least one step: at the start w is not yet a minimiser. ``kappa`` bounds ``|DG|`` there.
+    """
+    if not (isinstance(problem.on_signal, Zero) and isinstance(problem.on_latent, Zero)):
+        raise ValueError(
+            "the relation with gradient descent is for problems without terms: on_signal and on_latent are set"
+        )
+    if bool((before.k < 1).any()):
+        raise ValueError("before must be a state after at least one step: at the start w is G(z), not a minimiser")
+    r, linear = before.w - before.x, problem.generator.linearised(before.z)
+    slope_w = problem.loss.gradient(before.w, problem.loss.evaluate(before.w)[1])
+    slope_x = problem.loss.gradient(before.x, problem.loss.evaluate(before.x)[1])
+    sigma = _batch.spread(before.sigma, r)
+    collapsed = before.z + beta * linear.pull(sigma * r - slope_w)
+    descent = before.z - beta * linear.pull(slope_x)
+    nu = problem.loss.curvature(before.x)[1]
+    return DescentGap(
+        identity=_batch.norm(after.z - collapsed),
+        distance=_batch.norm(after.z - descent),
+        bound=beta * kappa * (before.sigma + nu) * _batch.norm(r),
+    )

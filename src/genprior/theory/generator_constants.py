@@ -1,0 +1,146 @@
+"""The constants of G on a ball, each with where it comes from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from genprior import _validate
+from genprior.generators import Generator, TruncatedNormal
+from genprior.theory.proved.layers import Layer, layers_of
+from genprior.theory.proved.recursion import Proved, proved_constants
+from genprior.theory.sampled import Sampled, sample_constants
+
+
+@dataclass(frozen=True)
+class Constant:
+    """One constant: as samples show it, and as it is proved."""
+
+    name: str
+    sampled: float
+    rigorous: float | None
+    samples: str
+    """What the sampled figure rests on."""
+    side: str
+    """On which side of the truth the sampled figure lies, at most round-off away."""
+    reason: str = ""
+    """Why there is no rigorous figure, or what it says."""
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON."""
+        return {
+            "sampled": self.sampled,
+            "rigorous": self.rigorous,
+            "samples": self.samples,
+            "side": self.side,
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True)
+class GeneratorConstants:
+    """``iota``, ``kappa`` and ``nu_G`` on the ball ``|z| <= radius``."""
+
+    radius: float
+    iota: Constant
+    kappa: Constant
+    nu_G: Constant
+    everywhere: bool
+    """The generator is an affine map, so that the constants hold for every latent."""
+    resolution: float
+    """Singular values below this are round-off of the generator's dtype."""
+    seen: Sampled
+    chain: tuple[Layer, ...]
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON."""
+        document: dict[str, object] = {name: getattr(self, name).to_dict() for name in ("iota", "kappa", "nu_G")}
+        return document | {"radius": self.radius, "everywhere": self.everywhere, "resolution": self.resolution}
+
+
+def constants(
+    generator: Generator,
+    radius: float | None = None,
+    *,
+    points: int = 16,
+    moves: int = 8,
+    rigorous: bool = True,
+    seed: int = 0,
+    announce: Callable[[str], None] | None = None,
+) -> GeneratorConstants:
+    """The constants of a generator on a ball around zero, sampled and (where the layers allow) rigorous.
+
+    Parameters
+    ----------
+    generator
+        the generator.
+    radius
+        of the ball; by default that of the generator's law if it has one, else 10.
+    points, moves
+        random points at which all singular values of the Jacobian are computed, steps by which some are moved to the worst.
+    rigorous
+        whether to compute the proved bounds too.
+    seed
+        of the samples.
+    announce
+        is told what is going on.
+
+    Examples
+    --------
+    >>> import torch, genprior as gp
+    >>> layer = torch.nn.Linear(2, 3, bias=False)
+    >>> _ = layer.weight.data.copy_(torch.tensor([[3.0, 0.0], [0.0, 2.0], [0.0, 0.0]]))
+    >>> found = gp.theory.constants(gp.Generator(layer, (2,), (3,)), radius=1.0)
+    >>> [round(c.rigorous, 6) for c in (found.iota, found.kappa, found.nu_G)]
+    [2.0, 3.0, 0.0]
+    """
+    radius = default_radius(generator) if radius is None else _validate.number("radius", radius, above=0)
+    say = announce or (lambda _: None)
+    seen = sample_constants(generator, radius, points=points, moves=moves, seed=seed, announce=announce)
+    say("proved bounds, layer by layer")
+    chain = layers_of(generator)
+    proved = proved_constants(chain, radius) if rigorous else Proved(math.inf, math.inf, math.inf, 0.0, _NOT_ASKED)
+    everywhere = rigorous and all(layer.is_linear for layer in chain)
+    return _labelled(generator, radius, seen, proved, everywhere, chain)
+
+
+_NOT_ASKED = dict.fromkeys(("iota", "kappa", "nu_G"), "not asked for")
+
+
+def default_radius(generator: Generator) -> float:
+    """The radius of the law's ball if it has one, else 10."""
+    return generator.law.radius if isinstance(generator.law, TruncatedNormal) else 10.0
+
+
+def _labelled(
+    generator: Generator, radius: float, seen: Sampled, proved: Proved, everywhere: bool, chain: tuple[Layer, ...]
+) -> GeneratorConstants:
+    points = f"singular values of DG at {len(seen.points)} points, secants of {seen.pairs} pairs"
+    why = proved.reasons
+    word = "singular values of the affine map" if everywhere else "product of proved layer norms"
+    return GeneratorConstants(
+        radius=radius,
+        iota=Constant("iota", seen.iota, proved.iota or None, points, "not below the truth", why.get("iota", word)),
+        kappa=Constant(
+            "kappa", seen.kappa, _finite(proved.kappa), points, "not above the truth", why.get("kappa", word)
+        ),
+        nu_G=Constant(
+            "nu_G",
+            seen.nu,
+            _finite(proved.nu),
+            f"second derivatives at {seen.curved} points",
+            "not above the truth",
+            why.get("nu_G", "layer recursion with the activations' curvature"),
+        ),
+        everywhere=everywhere,
+        resolution=torch.finfo(generator.dtype).eps * seen.kappa * math.sqrt(len(seen.spectra[0])),
+        seen=seen,
+        chain=chain,
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

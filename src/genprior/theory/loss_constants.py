@@ -1,0 +1,129 @@
+"""Constants of L: everywhere, and restricted to differences of points in the range of G."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from genprior import _batch, _validate
+from genprior.generators import Generator
+from genprior.losses import EmpiricalRisk, LeastSquares, Loss, SquaredDistance
+from genprior.operators import Composition, Linear
+from genprior.problem import Problem
+from genprior.theory.sampled import ball_points
+
+_FLAT = 1e-6
+"""Directions in which G moves less than this share of its most are left out: they are round-off."""
+
+_ITEMS = 4
+"""Items of a batch whose losses are looked at."""
+
+
+@dataclass(frozen=True)
+class LossConstants:
+    """``mu/2 |w - w'|^2 <= D_L(w, w') <= nu/2 |w - w'|^2`` with the Bregman divergence D_L."""
+
+    mu: float
+    nu: float
+    proved: bool
+    """Whether ``mu`` and ``nu`` are exact, or bounds that the user vouched for."""
+    source: str
+    restricted_mu: float
+    """The smallest ratio seen between points of the range: never below the restricted constant."""
+    restricted_nu: float
+    """The largest one."""
+    samples: str
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON."""
+        return {
+            "mu": self.mu,
+            "nu": self.nu,
+            "proved": self.proved,
+            "source": self.source,
+            "restricted": {
+                "mu": self.restricted_mu,
+                "nu": self.restricted_nu,
+                "label": "sampled",
+                "samples": self.samples,
+            },
+        }
+
+
+def loss_constants(
+    problem: Problem, radius: float, *, points: int = 128, tangents: int = 4, seed: int = 0
+) -> LossConstants:
+    """Strong convexity and smoothness of a problem's loss; the worst over its items.
+
+    The restricted ones are sampled: over secants between ``points`` points of the range and, for least squares, over all
+    tangents of the range at ``tangents`` of them.
+    """
+    _validate.whole("points", points, 2)
+    generator = problem.generator.recounted()
+    z = ball_points(generator, points, _validate.number("radius", radius, above=0), _validate.seed(seed))
+    with torch.no_grad():
+        x = torch.cat([generator(part) for part in _batch.pieces(z, 64)])
+        low, high, pairs = _secants(problem.loss, x)
+        if isinstance(problem.loss, LeastSquares) and problem.loss.operator.batch is None and tangents:
+            values = torch.cat([_tangents(generator, problem.loss, one) for one in _batch.pieces(z[:tangents], 1)])
+            low, high = min(low, float(values.min())), max(high, float(values.max()))
+            said = f"{pairs} secants, all tangents at {min(tangents, points)} points"
+        else:
+            said = f"{pairs} secants"
+        mu, nu = problem.loss.curvature(_like(problem, x))
+    proved, source = _source(problem.loss)
+    return LossConstants(float(mu.min()), float(nu.max()), proved, source, low, high, said)
+
+
+def _source(loss: Loss) -> tuple[bool, str]:
+    if isinstance(loss, SquaredDistance):
+        return True, "mu = nu = 2 weight"
+    if isinstance(loss, LeastSquares):
+        if isinstance(loss.operator, Linear | Composition):
+            return False, "nu by Lanczos, mu taken as 0"
+        return True, "extreme eigenvalues of A^T A"
+    if isinstance(loss, EmpiricalRisk) and loss.smoothness is not None:
+        return True, "as given with the loss"
+    return False, "estimated at a few points"
+
+
+def _like(problem: Problem, x: Tensor) -> Tensor:
+    count = problem.batch or 1
+    return x[:1].expand(count, *x.shape[1:])
+
+
+def _secants(loss: Loss, x: Tensor) -> tuple[float, float, int]:
+    """``2 D_L(x, x') / |x - x'|^2`` for each point and a few others, over the items."""
+    low, high, pairs = math.inf, 0.0, 0
+    for item in range(min(loss.batch or 1, _ITEMS)):
+        index = torch.full((len(x),), item, device=x.device)
+        copies = loss if loss.batch is None else loss.rows(index)  # one item's loss for every pair
+        for shift in (1, 2, 3):
+            ratio = _bregman_ratio(copies, x, x.roll(shift, 0))
+            ratio = ratio[ratio.isfinite()]
+            pairs += len(ratio)
+            if len(ratio):
+                low, high = min(low, float(ratio.min())), max(high, float(ratio.max()))
+    return (0.0 if math.isinf(low) else max(low, 0.0)), high, pairs
+
+
+def _bregman_ratio(loss: Loss, a: Tensor, b: Tensor) -> Tensor:
+    if isinstance(loss, LeastSquares):  # D_L = 1/2 |A (a - b)|^2, without cancellation
+        image = loss.operator(a - b)
+        ratio: Tensor = _batch.square(image) / _batch.square(a - b)
+        return ratio
+    value, residual = loss.evaluate(b)
+    divergence = loss(a) - value - _batch.dot(loss.gradient(b, residual), a - b)
+    return 2 * divergence / _batch.square(a - b)
+
+
+def _tangents(generator: Generator, loss: LeastSquares, z: Tensor) -> Tensor:
+    """Eigenvalues of ``Q^T A^T A Q`` for an orthonormal basis Q of the range of ``DG(z)``."""
+    u, s, _ = torch.linalg.svd(generator.jacobian(z)[0].double(), full_matrices=False)
+    basis = u[:, s > _FLAT * s[0]].T.to(z).reshape(-1, *generator.signal_shape)
+    images = torch.cat([_batch.flat(loss.operator(part)) for part in _batch.pieces(basis, 64)]).double().cpu()
+    values: Tensor = torch.linalg.eigvalsh(images @ images.T).clamp_min(0)
+    return values

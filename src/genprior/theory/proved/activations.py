@@ -1,0 +1,124 @@
+"""What is known of activations: are they C1, strictly increasing, how steep, how curved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+Slope = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Activation:
+    """An activation on the line.
+
+    ``slope`` is its derivative. ``bend`` says how the derivative runs: "up" (rising), "down" (falling), "bell" (even, falling
+    away from zero), "step" (two values, the larger one on the right), or "free" (none of these: only the global bounds hold).
+    """
+
+    name: str
+    smooth: bool
+    """Of class C1, with a Lipschitz slope."""
+    increasing: bool
+    """Slope above zero everywhere: strictly increasing, with an inverse that is Lipschitz on every interval."""
+    steepest: float
+    """sup |slope|."""
+    curvature: float
+    """Lipschitz constant of the slope; infinite where it jumps."""
+    bend: str
+    slope: Slope | None = None
+
+    def slopes(self, low: Tensor, high: Tensor) -> tuple[float, float]:
+        """Smallest and largest slope over all the intervals ``[low, high]``, one per coordinate."""
+        if self.slope is None or self.bend == "free":
+            return (-self.steepest, self.steepest)
+        at_low, at_high = self.slope(low), self.slope(high)
+        if self.bend == "bell":
+            nearest = torch.zeros_like(low).clamp(low, high)
+            return float(torch.minimum(at_low, at_high).min()), float(self.slope(nearest).max())
+        first, last = (at_high, at_low) if self.bend == "down" else (at_low, at_high)
+        return float(first.min()), float(last.max())
+
+
+def _elu_slope(scale: float) -> Slope:
+    return lambda x: torch.where(x < 0, torch.exp(x.clamp(max=0) / scale), 1.0)
+
+
+def _step_slope(left: float) -> Slope:
+    return lambda x: torch.where(x < 0, left, 1.0)
+
+
+def _elu(module: nn.Module) -> Activation:
+    alpha = float(module.alpha) if isinstance(module, nn.ELU) else 1.0
+    if alpha == 1:
+        return Activation("ELU", True, True, 1.0, 1.0, "up", _elu_slope(1.0))
+    return Activation(f"ELU(alpha={alpha:g})", False, alpha > 0, max(1.0, abs(alpha)), math.inf, "free")
+
+
+def _celu(module: nn.Module) -> Activation:
+    alpha = float(module.alpha) if isinstance(module, nn.CELU) else 1.0
+    return Activation(f"CELU(alpha={alpha:g})", True, True, 1.0, 1 / alpha, "up", _elu_slope(alpha))
+
+
+def _softplus(module: nn.Module) -> Activation:
+    beta = float(module.beta) if isinstance(module, nn.Softplus) else 1.0
+    return Activation("Softplus", True, True, 1.0, beta / 4, "up", lambda x: torch.sigmoid(beta * x))
+
+
+def _leaky(module: nn.Module) -> Activation:
+    left = float(module.negative_slope) if isinstance(module, nn.LeakyReLU) else 0.01
+    kind = "step" if 0 <= left <= 1 else "free"
+    return Activation(
+        f"LeakyReLU({left:g})", left == 1, left > 0, max(1.0, abs(left)), math.inf, kind, _step_slope(left)
+    )
+
+
+def _prelu(module: nn.Module) -> Activation:
+    weight = module.weight.detach() if isinstance(module, nn.PReLU) else torch.ones(1)
+    return Activation("PReLU", False, bool((weight > 0).all()), max(1.0, float(weight.abs().max())), math.inf, "free")
+
+
+def _sigmoid_slope(x: Tensor) -> Tensor:
+    return torch.sigmoid(x) * torch.sigmoid(-x)
+
+
+def _tanh_slope(x: Tensor) -> Tensor:
+    return 4 * torch.sigmoid(2 * x) * torch.sigmoid(-2 * x)  # 1 - tanh(x)^2 would lose all digits far out
+
+
+def _fixed(
+    name: str, smooth: bool, increasing: bool, steepest: float, curvature: float, bend: str, slope: Slope | None
+) -> Callable[[nn.Module], Activation]:
+    return lambda module: Activation(name, smooth, increasing, steepest, curvature, bend, slope)
+
+
+_TABLE: dict[type[nn.Module], Callable[[nn.Module], Activation]] = {
+    nn.ELU: _elu,
+    nn.CELU: _celu,
+    nn.Softplus: _softplus,
+    nn.LeakyReLU: _leaky,
+    nn.PReLU: _prelu,
+    nn.Sigmoid: _fixed("Sigmoid", True, True, 0.25, 1 / (6 * math.sqrt(3)), "bell", _sigmoid_slope),
+    nn.Tanh: _fixed("Tanh", True, True, 1.0, 4 / (3 * math.sqrt(3)), "bell", _tanh_slope),
+    nn.Softsign: _fixed("Softsign", True, True, 1.0, 2.0, "bell", lambda x: (1 + x.abs()) ** -2),
+    nn.LogSigmoid: _fixed("LogSigmoid", True, True, 1.0, 0.25, "down", lambda x: torch.sigmoid(-x)),
+    nn.ReLU: _fixed("ReLU", False, False, 1.0, math.inf, "step", _step_slope(0.0)),
+    nn.ReLU6: _fixed("ReLU6", False, False, 1.0, math.inf, "free", None),
+    nn.Hardtanh: _fixed("Hardtanh", False, False, 1.0, math.inf, "free", None),
+    nn.Hardsigmoid: _fixed("Hardsigmoid", False, False, 1 / 6, math.inf, "free", None),
+    nn.SELU: _fixed("SELU", False, True, 1.7580993408473766, math.inf, "free", None),
+    nn.SiLU: _fixed("SiLU", True, False, 1.1, 0.5, "free", None),
+    nn.GELU: _fixed("GELU", True, False, 1.13, 0.8, "free", None),
+    nn.Mish: _fixed("Mish", True, False, 1.09, 0.65, "free", None),
+    nn.Tanhshrink: _fixed("Tanhshrink", True, False, 1.0, 4 / (3 * math.sqrt(3)), "free", None),
+}
+
+
+def activation_of(module: nn.Module) -> Activation | None:
+    """What is known of a module as an activation; None if it is none, or not known."""
+    make = _TABLE.get(type(module))
+    return None if make is None else make(module)

@@ -1,0 +1,170 @@
+"""A network as the chain of its layers, with the value that the centre of the ball takes at every layer.
+
+Understood are ``Sequential`` (also nested), the usual layers, and sums of chains: a module of one's own that computes a sum of
+chains may say so with a method ``branches()`` that returns them as modules. Everything else is a layer of unknown kind.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.padding import _ReflectionPadNd, _ReplicationPadNd
+
+from genprior.generators import Generator
+from genprior.networks.adapt import FromRange
+from genprior.theory.proved.activations import Activation, activation_of
+from genprior.theory.proved.facts import Facts, linear_facts
+
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.ConvTranspose2d)
+_SHAPES = (nn.Flatten, nn.Unflatten, nn.Identity, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle, _DropoutNd)
+_AVERAGES = (nn.Upsample, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.ZeroPad2d)
+_PADS = (_ReflectionPadNd, _ReplicationPadNd)
+_WEIGHTLESS_MODES = ("nearest", "nearest-exact", "linear", "bilinear", "trilinear")
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One layer at its place in the network."""
+
+    name: str
+    module: nn.Module
+    kind: str
+    """One of affine (dense, convolution), scale (BatchNorm in eval mode, values mapped to [0, 1]), shape, average, activation,
+    sum, unknown."""
+    centre: Tensor
+    """Input at the centre of the ball, ``(1, *shape)``, float64."""
+    image: Tensor
+    """Output there."""
+    branches: tuple[tuple[Layer, ...], ...] = ()
+
+    @property
+    def label(self) -> str:
+        """For people: place and kind."""
+        return f"{self.name or 'the module'} ({type(self.module).__name__})"
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """How many numbers go in and come out."""
+        return self.centre[0].numel(), self.image[0].numel()
+
+    @property
+    def activation(self) -> Activation:
+        """What is known of it, for layers of that kind."""
+        found = activation_of(self.module)
+        assert found is not None
+        return found
+
+    @cached_property
+    def facts(self) -> Facts:
+        """Norms of a linear layer."""
+        if isinstance(self.module, Rescaling):
+            gain = 1 / (self.module.high - self.module.low)
+            return Facts(gain, gain, gain, gain, "a diagonal")
+        return linear_facts(self.module, self.kind, self.centre, self.image)
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether it is an affine map, for certain."""
+        if self.kind == "sum":
+            return all(layer.is_linear for branch in self.branches for layer in branch)
+        return self.kind in ("affine", "scale", "shape", "average")
+
+
+def layers_of(generator: Generator, centre: Tensor | None = None) -> tuple[Layer, ...]:
+    """The chain of a generator's layers, evaluated in float64 on the CPU at the centre of the ball (zero by default)."""
+    with torch.no_grad():
+        double = copy.deepcopy(generator.module).to("cpu", torch.float64)
+        shape = generator.latent_shape
+        at = torch.zeros(1, *shape, dtype=torch.float64) if centre is None else centre.detach().to("cpu").double()
+        return tuple(_walk("", double, at.reshape(1, *shape)))
+
+
+def every_layer(chain: Iterable[Layer]) -> Iterator[Layer]:
+    """All layers, those inside sums included."""
+    for layer in chain:
+        yield layer
+        for branch in layer.branches:
+            yield from every_layer(branch)
+
+
+def _walk(name: str, module: nn.Module, x: Tensor) -> Iterator[Layer]:
+    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward and not _has_hooks(module):
+        for key, part in module.named_children():
+            for layer in _walk(f"{name}.{key}".lstrip("."), part, x):
+                yield layer
+                x = layer.image
+        return
+    if isinstance(module, FromRange):
+        *inner, last = _walk(name, module.module, x)
+        yield from (*inner, last)
+        yield _made("rescaling", Rescaling(module.low, module.high), "scale", last.image)
+        return
+    branches = _branches(name, module, x)
+    kind = "sum" if branches else _kind(module, x)
+    yield Layer(name, module, kind, x, module(x), branches)
+
+
+class Rescaling(nn.Module):
+    """``(x - low) / (high - low)``."""
+
+    def __init__(self, low: float, high: float) -> None:
+        super().__init__()
+        self.low, self.high = low, high
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mapped values."""
+        return (x - self.low) / (self.high - self.low)
+
+
+def _made(name: str, module: nn.Module, kind: str, x: Tensor) -> Layer:
+    return Layer(name, module, kind, x, module(x))
+
+
+def _branches(name: str, module: nn.Module, x: Tensor) -> tuple[tuple[Layer, ...], ...]:
+    given = getattr(module, "branches", None)
+    if given is None or not callable(given) or _has_hooks(module):
+        return ()
+    parts = tuple(given())
+    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    if not all(_adds_up(module, parts, at) for at in (x, x + noise)):
+        raise ValueError(
+            f"branches() of {name or 'the module'} ({type(module).__name__}) do not add up to what it computes: "
+            "return modules whose outputs, from the same input, sum to the module's output"
+        )
+    return tuple(tuple(_walk(f"{name} branch {k}".lstrip(), part, x)) for k, part in enumerate(parts, 1))
+
+
+def _adds_up(module: nn.Module, parts: tuple[nn.Module, ...], x: Tensor) -> bool:
+    value, total = module(x), sum((part(x) for part in parts), start=torch.zeros(()).double())
+    return value.shape == total.shape and torch.allclose(total, value, rtol=1e-5, atol=1e-5 * float(value.abs().max()))
+
+
+def _kind(module: nn.Module, x: Tensor) -> str:
+    if _has_hooks(module):  # a hook may change what the layer computes, as the old weight_norm does
+        return "unknown"
+    if isinstance(module, nn.Linear):
+        return "affine" if x.ndim == 2 else "unknown"
+    plain_pad = isinstance(module, nn.ConvTranspose1d | nn.ConvTranspose2d) or (
+        isinstance(module, nn.Conv1d | nn.Conv2d)
+        and module.padding_mode == "zeros"
+        and not isinstance(module.padding, str)
+    )
+    kinds = {
+        "affine": isinstance(module, _CONVOLUTIONS) and plain_pad,
+        "scale": isinstance(module, _BatchNorm) and module.running_var is not None,
+        "shape": isinstance(module, _SHAPES),
+        "average": isinstance(module, _AVERAGES + _PADS) and getattr(module, "mode", "nearest") in _WEIGHTLESS_MODES,
+        "activation": activation_of(module) is not None,
+    }
+    return next((kind for kind, fits in kinds.items() if fits), "unknown")
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)

@@ -1,0 +1,226 @@
+"""Constants of G as samples show them: at random points of the ball and at points moved to make them worst.
+
+Each figure is attained somewhere: ``kappa`` and ``nu`` are never above the truth, ``iota`` is never below it. They tell
+what the generator does, and prove nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from genprior import _batch, _validate
+from genprior.generators import Generator
+
+Announce = Callable[[str], None]
+
+_NARROW = 1e-2
+"""Width of differences of DG, in units of the latent law's spread."""
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What was seen."""
+
+    iota: float
+    kappa: float
+    nu: float
+    points: Tensor
+    """Where DG was computed, ``(N, *latent_shape)``."""
+    spectra: Tensor
+    """Singular values of DG there, ``(N, s)``, falling."""
+    pairs: int
+    """Pairs of points whose secants ``|G(z) - G(z')| / |z - z'|`` were looked at."""
+    secants: tuple[float, float]
+    """Smallest and largest of these."""
+    curved: int
+    """Points at which the second derivative was searched."""
+    radius: float
+
+
+def sample_constants(
+    generator: Generator,
+    radius: float,
+    *,
+    points: int = 16,
+    moves: int = 8,
+    seed: int = 0,
+    announce: Announce | None = None,
+) -> Sampled:
+    """Look for the extreme values of ``|DG|``, its smallest singular value and its rate of change on ``|z| <= radius``.
+
+    Parameters
+    ----------
+    generator
+        the generator.
+    radius
+        of the ball.
+    points
+        random points at which all singular values of DG are computed; secants use 16 times as many.
+    moves
+        steps that a quarter of the points are moved, towards larger ``|DG|`` and towards smaller least singular values.
+    seed
+        of the samples.
+    announce
+        is told what is going on.
+    """
+    _validate.whole("points", points)
+    _validate.whole("moves", moves, 0)
+    radius = _validate.number("radius", radius, above=0)
+    say, random = announce or (lambda _: None), _validate.seed(seed)
+    generator = generator.recounted()
+    say("secants")
+    many = ball_points(generator, 16 * points, radius, random)
+    secants, pairs = _secants(generator, many)
+    say(f"singular values at {points} points")
+    seen = [_spectra(generator, many[:points])]
+    few = max(1, points // 4)
+    for goal in ("largest", "smallest") if moves else ():
+        say(f"moving {few} points towards the {goal} singular values")
+        seen.append(_moved(generator, seen[0], few, radius, moves, goal))
+    say("second derivatives")
+    count = min(len(many), 2 * points)
+    nu = _curvature(generator, many[:count], radius, moves, random)
+    places, spectra = torch.cat([part.points for part in seen]), torch.cat([part.values for part in seen])
+    return Sampled(
+        iota=min(float(spectra[:, -1].min()), secants[0])
+        if spectra.shape[1] <= math.prod(generator.signal_shape)
+        else 0.0,
+        kappa=max(float(spectra[:, 0].max()), secants[1]),
+        nu=nu,
+        points=places,
+        spectra=spectra,
+        pairs=pairs,
+        secants=secants,
+        curved=count,
+        radius=radius,
+    )
+
+
+def ball_points(generator: Generator, count: int, radius: float, random: torch.Generator) -> Tensor:
+    """Random points of the ball: the centre; draws from the law, drawn in where they stick out; points of random length."""
+    law = generator.draw(count, random)
+    longest = _batch.norm(law).clamp_min(1e-30)
+    law = law * _batch.spread((radius / longest).clamp(max=1.0), law)
+    way = torch.randn(law.shape, generator=random, dtype=torch.float64, device="cpu")
+    level = torch.rand(count, generator=random, dtype=torch.float64, device="cpu")
+    spread = _batch.spread(radius * level / _batch.norm(way), way) * way
+    mixed = torch.where(_batch.spread(torch.arange(count) % 2 == 0, way), law.cpu().double(), spread)
+    mixed[0] = 0
+    return mixed.to(generator.device, generator.dtype)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    points: Tensor
+    values: Tensor
+    left: tuple[Tensor, Tensor]
+    """Unit signals of the largest and the smallest singular value."""
+    right: tuple[Tensor, Tensor]
+
+
+def _spectra(generator: Generator, z: Tensor) -> _Seen:
+    """All singular values of DG, and the extreme vectors, from the Jacobian in float64."""
+    parts = []
+    for one in _batch.pieces(z, 1):
+        u, s, v = torch.linalg.svd(generator.jacobian(one)[0].double(), full_matrices=False)
+        parts.append((s, u[:, 0], u[:, -1], v[0], v[-1]))
+    values, *vectors = (torch.stack(column) for column in zip(*parts, strict=True))
+    first, last, v_first, v_last = (vector.to(z) for vector in vectors)
+    signals = tuple(x.reshape(len(z), *generator.signal_shape) for x in (first, last))
+    latents = tuple(x.reshape(len(z), *generator.latent_shape) for x in (v_first, v_last))
+    return _Seen(z, values.cpu(), (signals[0], signals[1]), (latents[0], latents[1]))
+
+
+def _moved(generator: Generator, start: _Seen, few: int, radius: float, moves: int, goal: str) -> _Seen:
+    """Move the most extreme points along the gradient of their extreme singular value, ``u^T DG(z) v``, in the ball."""
+    upward = goal == "largest"
+    place = 0 if upward else -1
+    order = start.values[:, place].argsort(descending=upward)[:few]
+    here = best = _picked(start, order)
+    length = 0.1 * radius
+    for _ in range(moves):
+        slope = _slope_of_pairing(generator, here.points, here.left[place], here.right[place])
+        way = slope / _batch.spread(_batch.norm(slope).clamp_min(1e-30), slope)
+        here = _spectra(generator, project(here.points + (length if upward else -length) * way, radius))
+        better = (here.values[:, place] > best.values[:, place]) == upward
+        best = _merged(best, here, better)
+        here, length = best, 0.7 * length
+    return best
+
+
+def project(z: Tensor, radius: float) -> Tensor:
+    """On the ball."""
+    return z * _batch.spread((radius / _batch.norm(z).clamp_min(1e-30)).clamp(max=1.0), z)
+
+
+def _picked(seen: _Seen, index: Tensor) -> _Seen:
+    at = index.to(seen.points.device)
+    left, right = (tuple(vector[at] for vector in pair) for pair in (seen.left, seen.right))
+    return _Seen(seen.points[at], seen.values[index], (left[0], left[1]), (right[0], right[1]))
+
+
+def _merged(old: _Seen, new: _Seen, where: Tensor) -> _Seen:
+    def pick(first: Tensor, second: Tensor) -> Tensor:
+        return torch.where(torch.as_tensor(_batch.spread(where.to(first.device), first)), second, first)
+
+    left = pick(old.left[0], new.left[0]), pick(old.left[1], new.left[1])
+    right = pick(old.right[0], new.right[0]), pick(old.right[1], new.right[1])
+    return _Seen(pick(old.points, new.points), pick(old.values, new.values), left, right)
+
+
+def _slope_of_pairing(generator: Generator, z: Tensor, u: Tensor, v: Tensor) -> Tensor:
+    """``grad_z u^T DG(z) v``, by differentiating the pull-back: ``D^2 G(z)`` with u contracted, times v."""
+    with torch.enable_grad():
+        leaf = z.detach().requires_grad_()
+        (pulled,) = torch.autograd.grad(generator(leaf), leaf, u, create_graph=True)
+        if not pulled.requires_grad:  # an affine generator
+            return torch.zeros_like(z)
+        (slope,) = torch.autograd.grad(pulled, leaf, v, allow_unused=True)
+    return torch.zeros_like(z) if slope is None else slope.detach()
+
+
+def _secants(generator: Generator, z: Tensor) -> tuple[tuple[float, float], int]:
+    with torch.no_grad():
+        x = torch.cat([_batch.flat(generator(part)) for part in _batch.pieces(z, 64)]).double().cpu()
+    index = torch.triu_indices(len(z), len(z), 1)
+    apart = torch.pdist(_batch.flat(z).double().cpu())
+    moved = (x[index[0]] - x[index[1]]).norm(dim=1) if len(x) * x.shape[1] < 10**5 else torch.pdist(x)
+    ratios = (moved / apart)[apart > 1e-9]
+    if len(ratios) == 0:
+        return (math.inf, 0.0), 0
+    return (float(ratios.min()), float(ratios.max())), len(ratios)
+
+
+def _curvature(generator: Generator, z: Tensor, radius: float, moves: int, random: torch.Generator) -> float:
+    """The largest ``|D^2G(z)[u, .]^T y|`` over unit u and y found by alternating, at points that move where it grows.
+
+    For a unit signal y the matrix ``H_y`` of second derivatives of ``<y, G>`` is symmetric, and ``|H_y u| <= |H_y|`` is at
+    most the local Lipschitz constant of DG. Alternate ``y ~ D^2G[u, u]`` (a difference of two pushes) and ``u ~ H_y u``.
+    """
+    way = torch.randn(z.shape, generator=random, dtype=torch.float64, device="cpu").to(z)
+    u, best = _unit(way), torch.zeros(len(z), dtype=z.dtype, device=z.device)
+    h = _NARROW * generator.law.spread
+    for turn in range(moves + 4):
+        trial = (
+            project(z + 0.1 * radius * _unit(torch.randn(z.shape, generator=random).to(z)), radius)
+            if turn % 4 == 3
+            else z
+        )
+        ahead, behind = (generator.push(trial + side * h * u, u[None])[0] for side in (1, -1))
+        y = _unit(ahead - behind)
+        image = _slope_of_pairing(generator, trial, y, u)
+        size = _batch.norm(image)
+        better = size > best
+        best = torch.maximum(best, size)
+        z = torch.where(_batch.spread(better, z), trial, z)
+        u = torch.where(_batch.spread(better & (size > 0), u), _unit(image), u)
+    return float(best.max())
+
+
+def _unit(x: Tensor) -> Tensor:
+    return x / _batch.spread(_batch.norm(x).clamp_min(1e-30), x)
