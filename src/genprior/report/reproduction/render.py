@@ -70,6 +70,7 @@ def html(done: Reproduction, found: list[Section], drawn: dict[str, str]) -> str
 def _drawn(figure: Figure, path: Path) -> str:
     """Write both kinds of files; give the text of the vector one."""
     text = page.vector(figure)
+    figure.set_layout_engine("none")  # laid out already
     write_text(path.with_suffix(".svg"), text)
     write_atomically(path.with_suffix(".png"), lambda temporary: figure.savefig(temporary, dpi=110, format="png"))
     return text
