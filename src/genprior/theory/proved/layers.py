@@ -96,7 +96,7 @@ def every_layer(chain: Iterable[Layer]) -> Iterator[Layer]:
 
 def _walk(name: str, module: nn.Module, x: Tensor) -> Iterator[Layer]:
     if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward and not _has_hooks(module):
-        for key, part in module.named_children():
+        for key, part in zip(module._modules, module, strict=True):  # named_children() leaves out repetitions
             for layer in _walk(f"{name}.{key}".lstrip("."), part, x):
                 yield layer
                 x = layer.image
