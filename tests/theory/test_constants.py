@@ -58,6 +58,15 @@ def test_a_generator_with_known_curvature():
     assert (found.points.norm(dim=1) <= 2.0 * (1 + 1e-9)).all()
 
 
+def test_moved_points_are_worse():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 8), nn.Sigmoid()).double()
+    generator = gp.Generator(net, 3, 8)
+    still, moved = (sample_constants(generator, 2.0, points=4, moves=moves) for moves in (0, 12))
+    assert moved.kappa > 1.001 * still.spectra[:, 0].max() and moved.iota < 0.999 * still.spectra[:, -1].min()
+    assert len(moved.points) == 6 and len(still.points) == 4
+
+
 def test_a_mildly_nonlinear_generator():
     linear, inner, eps = with_singular_values([2.0, 1.0], 6), with_singular_values([1.5, 1.0], 6, seed=3), 0.1
     generator = gp.Generator(Mild(linear, inner, eps), 2, 6, dtype=torch.float64)
