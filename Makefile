@@ -1,4 +1,4 @@
-# `make demo` and `make test` need nothing but Python 3.11: they make their own environment in .venv.
+# `make demo`, `make test` and `make docs` need nothing but Python 3.11: they make their own environments.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN    := .venv/bin
@@ -7,7 +7,7 @@ STAMP  := .venv/.complete
 # On a busy machine with few cores one thread per process is several times faster than two.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint types check format bench clean
+.PHONY: demo test lint types check format bench docs clean
 
 demo: $(STAMP)  ## recover digits; prints a table, writes demo/demo.html
 	$(BIN)/genprior demo --out demo
@@ -31,11 +31,20 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/genprior bench overhead
 
+docs: .venv-docs/.complete  ## these pages, in build/docs; warnings are errors, links inside are checked
+	.venv-docs/bin/python -m sphinx -W --keep-going -q -b html docs build/docs
+	.venv-docs/bin/python tools/check_docs.py build/docs
+
 clean:
-	rm -rf .venv demo .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-docs build docs/gallery demo .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # The environment is made anew when what it is made from changes; torch is pinned in constraints.txt (see there why).
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	touch $@
+
+.venv-docs/.complete: pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear .venv-docs
+	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@

@@ -31,8 +31,10 @@ def ends(words):
 
 
 def options(command):
-    """Names of the options; a group of settings stands for its members."""
+    """Names of the options; a group of settings stands for its members, what has no name is left out."""
     for field in dataclasses.fields(command):
+        if "Positional" in str(field.type):
+            continue
         if field.name == "settings":
             yield from options(field.default_factory())
         else:

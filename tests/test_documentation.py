@@ -45,7 +45,16 @@ def test_public_names_exist_and_are_documented(name):
 def test_readme_names_every_public_part():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     wanted = [*gp.operators.__all__, *gp.solvers.__all__]
-    helpers = {"Operator", "RowForm", "Composition", "CGResult", "Solver", "State", "conjugate_gradient"}
+    helpers = {
+        "Operator",
+        "RowForm",
+        "Composition",
+        "CGResult",
+        "DeepinvOperator",
+        "Solver",
+        "State",
+        "conjugate_gradient",
+    }
     helpers |= {"duals", "penalties", "w_steps", "z_steps"}
     missing = [name for name in wanted if name not in helpers and f"`{name}" not in text]
     assert not missing

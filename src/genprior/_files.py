@@ -26,6 +26,12 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         raise
 
 
+def remove_unfinished(folder: Path) -> None:
+    """Remove what processes that were killed while they wrote have left below a folder; nobody may be writing there now."""
+    for path in folder.rglob(".*.part"):
+        path.unlink(missing_ok=True)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text atomically."""
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))

@@ -119,6 +119,27 @@ def test_metric_of_a_linear_generator():
     torch.testing.assert_close(G.metric(), 4 * first, msg="the module was changed")
 
 
+def test_a_metric_that_came_along_costs_nothing_while_it_fits():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module = nn.Linear(4, 30)
+    given = torch.diag(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    G = gp.Generator(module, 4, 30, metric=given)
+    assert torch.equal(G.metric(), given) and (G.forwards, G.backwards) == (0, 0)
+    torch.testing.assert_close(G.metric_modes()[0], given.diagonal())
+    G.forget()
+    assert torch.equal(G.metric(), given) and (G.forwards, G.backwards) == (0, 0)
+    with torch.no_grad():
+        module.weight.mul_(2)
+    assert not torch.equal(G.metric(), given) and (G.forwards, G.backwards) == (1, 8), "the module was changed"
+
+
+@pytest.mark.parametrize("metric", [torch.eye(3), torch.full((4, 4), torch.nan)])
+def test_a_metric_that_does_not_fit_is_refused(metric):
+    with pytest.raises(ValueError, match="metric must be 4 x 4 finite numbers"):
+        gp.Generator(nn.Linear(4, 30), 4, 30, metric=metric)
+
+
 def test_metric_of_a_broken_generator_is_the_identity():
     class Broken(nn.Module):
         def forward(self, z: Tensor) -> Tensor:

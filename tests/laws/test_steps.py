@@ -58,7 +58,7 @@ SAME_AS_TORCH = [
     (gp.z_steps.Adam(0.03), lambda p: torch.optim.Adam(p, lr=0.03)),
     (gp.z_steps.Adam(0.03, 0.7, 0.95, 1e-2), lambda p: torch.optim.Adam(p, lr=0.03, betas=(0.7, 0.95), eps=1e-2)),
     (gp.z_steps.Adam(0.03, 0.0, 0.9), lambda p: torch.optim.Adam(p, lr=0.03, betas=(0.0, 0.9))),
-    (gp.z_steps.Adam(), lambda p: torch.optim.Adam(p, lr=0.05 * 2.0)),  # 5% of the spread, which is 2 here
+    (gp.z_steps.Adam(), lambda p: torch.optim.Adam(p, lr=0.1 * 2.0)),  # 10% of the spread, which is 2 here
 ]
 
 

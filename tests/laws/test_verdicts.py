@@ -130,7 +130,7 @@ def test_lbfgs_with_a_latent_term_does_not_freeze(term):
 def test_an_answer_of_zero_converges():
     generator, _ = linear(3, 12, seed=9)
     problem = gp.Problem(generator, gp.SquaredDistance(0.1 * normal(2, 12, seed=10)), on_signal=10 * gp.L1())
-    solver = gp.ExactADMM(dual=gp.duals.Constant())
+    solver = gp.ExactADMM(z_step=gp.z_steps.Gradient(), dual=gp.duals.Constant())
     result = gp.solve(problem, solver, stop=gp.MaxSteps(3000), tolerance=1e-5, seed=1)
     assert result.converged
     assert (result.signal.abs() < 1e-3).all()

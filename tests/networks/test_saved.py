@@ -11,7 +11,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import genprior as gp
+from genprior.generators.metric import mean_gram
 from genprior.networks import saved
+from genprior.networks.bundled import store_metric
 from genprior.networks.classifiers import ConvClassifier
 from genprior.networks.encoders import Encoder
 from genprior.networks.generators import ConvGenerator, ResidualGenerator
@@ -58,6 +60,17 @@ def test_a_saved_generator_is_a_generator(written):
     assert G.law == gp.TruncatedNormal(radius=5.0, scale=2.0)
     assert G(G.sample_latent(2)).shape == (2, 1, 28, 28)
     assert gp.load_generator(written, device="cpu").device.type == "cpu"
+
+
+def test_extras_travel_with_the_network_in_full_precision(written):
+    before = gp.load_generator(written)
+    saved.add_extras(written, {"other": torch.tensor([1e-9])})
+    store_metric(written, points=4)
+    again, G = load_network(written), gp.load_generator(written)
+    assert set(again.extras) == {"other", "metric"} and float(again.extras["other"]) == pytest.approx(1e-9)
+    z = G.sample_latent(2)
+    assert torch.equal(G(z), before(z)), "the weights stay"
+    assert torch.equal(G.metric(), mean_gram(before, 4)) and G.backwards == 0
 
 
 @pytest.mark.parametrize("place", [-1, -500])

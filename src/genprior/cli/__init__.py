@@ -12,10 +12,22 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from genprior.cli.bench import BenchTraining, Overhead
+from genprior.cli.bench import BenchTraining, Overhead, Scaling
 from genprior.cli.certify import Certify
+from genprior.cli.check import Check
+from genprior.cli.defend import Defend
 from genprior.cli.demo import Demo
 from genprior.cli.race import BenchRace
+from genprior.cli.recover import Denoise, Recover
+from genprior.cli.reproduce import (
+    ReproduceAll,
+    ReproduceDefence,
+    ReproduceDenoising,
+    ReproducePlateau,
+    ReproduceSensing,
+    ReproduceTuning,
+)
+from genprior.cli.serve import Serve
 from genprior.cli.speech import remember_command, say_error
 from genprior.cli.train import TrainCeleba, TrainClassifier, TrainEncoder, TrainFashion, TrainFolder, TrainMnist
 
@@ -29,16 +41,28 @@ class Command(Protocol):
 
 COMMANDS: dict[tuple[str, ...], type[Command]] = {
     ("demo",): Demo,
+    ("recover",): Recover,
+    ("denoise",): Denoise,
+    ("check",): Check,
+    ("defend",): Defend,
     ("train", "mnist"): TrainMnist,
     ("train", "fashion-mnist"): TrainFashion,
     ("train", "celeba"): TrainCeleba,
     ("train", "folder"): TrainFolder,
     ("train", "classifier"): TrainClassifier,
     ("train", "encoder"): TrainEncoder,
+    ("reproduce", "all"): ReproduceAll,
+    ("reproduce", "compressive-sensing"): ReproduceSensing,
+    ("reproduce", "linf-denoising"): ReproduceDenoising,
+    ("reproduce", "defence"): ReproduceDefence,
+    ("reproduce", "tuning"): ReproduceTuning,
+    ("reproduce", "plateau"): ReproducePlateau,
     ("certify",): Certify,
     ("bench", "race"): BenchRace,
     ("bench", "overhead"): Overhead,
     ("bench", "training"): BenchTraining,
+    ("bench", "scaling"): Scaling,
+    ("serve",): Serve,
 }
 
 

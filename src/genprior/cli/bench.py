@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
 from genprior.cli.speech import check_device, print_json, status
+
+if TYPE_CHECKING:
+    from genprior.experiments.scaling import Point
 
 
 @dataclass(frozen=True)
@@ -98,3 +102,64 @@ class BenchTraining:
             cells = f"{one.step_seconds:.3f}", f"{one.pictures_per_second:.0f}", f"{one.speedup:.2f}"
             table.add_row(one.variant.name, *cells)
         Console().print(table)
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Time and memory of an iteration as the batch, the latent and the signal grow.
+
+    Interleaved, medians; takes some minutes.
+
+    Example:
+        genprior bench scaling --threads 2
+    """
+
+    repeats: int = 3
+    """Interleaved repeats."""
+    quick: bool = False
+    """Three sizes of each: to see that it works."""
+    device: str = "cpu"
+    """Device for torch, for example cpu, cuda or mps."""
+    threads: int | None = None
+    """Threads for torch; its own choice by default."""
+    json: bool = False
+    """Print one JSON document instead of the tables."""
+
+    def run(self) -> None:
+        """Do it."""
+        import torch  # noqa: PLC0415 - slow to import
+
+        from genprior import _validate  # noqa: PLC0415
+        from genprior.experiments import scaling  # noqa: PLC0415
+
+        check_device(self.device)
+        if self.threads is not None:
+            torch.set_num_threads(_validate.whole("threads", self.threads))
+        families = {
+            "batch": (scaling.batch_sizes, scaling.BATCHES),
+            "latent": (scaling.latent_sizes, scaling.LATENTS),
+            "signal": (scaling.signal_sizes, scaling.SIDES),
+        }
+        found = {}
+        with status(not self.json) as announce:
+            for name, (measure, sizes) in families.items():
+                announce(f"measuring sizes of the {name}")
+                found[name] = measure(sizes[:3] if self.quick else sizes, repeats=self.repeats, device=self.device)
+        if self.json:
+            print_json({name: [dataclasses.asdict(point) for point in points] for name, points in found.items()})
+            return
+        for name, points in found.items():
+            Console().print(_scaling_table(name, points))
+
+
+def _scaling_table(name: str, points: list[Point]) -> Table:
+    table = Table(title=f"milliseconds of an iteration, and kilobytes kept per item, by {name}")
+    for column in (name, "bare pass", *(f"{solver}" for solver in points[0].step_seconds)):
+        table.add_column(column, justify="right")
+    for point in points:
+        cells = [
+            f"{1e3 * seconds:.2f} ms, {point.state_bytes[solver] / 1024:.0f} kB"
+            for solver, seconds in point.step_seconds.items()
+        ]
+        table.add_row(str(getattr(point, name)), f"{1e3 * point.pass_seconds:.2f} ms", *cells)
+    return table

@@ -32,11 +32,6 @@ class Layout:
             return items[:, 0]
         return items.movedim(1, -1) if self.kind == "last" and items.ndim == 4 else items
 
-    def stored_shape(self, count: int, item_shape: Shape) -> Shape:
-        """The shape of an array with ``count`` such items."""
-        stored = tuple(self.from_items(_empty(item_shape)).shape[1:])
-        return (count, *stored) if self.batched else stored
-
 
 def fit(shape: Shape, item_shape: Shape, name: str) -> Layout:
     """How an array of a shape holds items of another; refused where it does not."""
@@ -63,9 +58,3 @@ def _forms(item_shape: Shape) -> list[tuple[str, Shape]]:
     if len(item_shape) > 1:
         forms += [("flat", (math.prod(item_shape),))]
     return forms
-
-
-def _empty(item_shape: Shape) -> Tensor:
-    import torch  # noqa: PLC0415 - a tensor without numbers
-
-    return torch.empty(1, *item_shape, device="meta")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import json
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -32,14 +33,13 @@ class Outputs:
 
     def __init__(self, items: Items, folder: Path, work: Path, signal_shape: Shape) -> None:
         self._items, self._folder, self._work, self._shape = items, folder, work, signal_shape
-        self._pictures = len(signal_shape) == 3 and signal_shape[0] in {1, 3}
 
     def write(self, start: int, signals: Sequence[Tensor | None]) -> list[str | None]:
         """Write the items from ``start`` on, None where there is none; the name of each one's file."""
         names: list[str | None] = []
         growing: dict[int, np.memmap[Any, Any]] = {}
         for index, signal in enumerate(signals, start):
-            number = int(np.searchsorted(self._items.starts, index, side="right")) - 1
+            number = bisect.bisect_right(self._items.starts, index) - 1
             part = self._items.parts[number]
             if part.array is not None and part.layout is not None:
                 stored = self._stored(part, signal)
@@ -48,7 +48,7 @@ class Outputs:
                 growing[number][index - self._items.starts[number]] = stored
             elif signal is not None:
                 self._write_picture(part, signal)
-            names.append(None if signal is None else self._name(part))
+            names.append(None if signal is None else part.output)
         for rows in growing.values():
             rows.flush()
         return names
@@ -67,20 +67,10 @@ class Outputs:
             for number, _ in members:
                 self._row_file(number).unlink(missing_ok=True)
 
-    def _name(self, part: Part) -> str:
-        """Signals that are no pictures, of inputs that are, go to arrays."""
-        if part.array is not None or self._pictures:
-            return part.output
-        return str(Path(part.output).with_suffix(".npy"))
-
     def _write_picture(self, part: Part, signal: Tensor) -> None:
-        path = self._folder / self._name(part)
+        path = self._folder / part.output
         path.parent.mkdir(parents=True, exist_ok=True)
-        if self._pictures:
-            encode(signal, path, deep=part.deep)
-            return
-        array = signal.detach().cpu().numpy()
-        write_atomically(path, lambda temporary: _save_npy(temporary, array))
+        encode(signal, path, deep=part.deep)
 
     def _stored(self, part: Part, signal: Tensor | None) -> np.ndarray[Any, Any]:
         """A signal as the input's array would hold it; NaN where there is none."""
@@ -111,11 +101,6 @@ def _blank(path: Path, shape: Shape) -> None:
     np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape).flush()
 
 
-def _save_npy(path: Path, array: np.ndarray[Any, Any]) -> None:
-    with path.open("wb") as file:
-        _write_npy(file, array)
-
-
 def _write_npy(file: IO[bytes], array: np.ndarray[Any, Any]) -> None:
     head = {"descr": array.dtype.str, "fortran_order": False, "shape": array.shape}
     np.lib.format.write_array_header_1_0(file, head)
@@ -124,7 +109,8 @@ def _write_npy(file: IO[bytes], array: np.ndarray[Any, Any]) -> None:
 
 
 def _write_npy_file(path: Path, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
-    _save_npy(path, next(iter(arrays.values())))
+    with path.open("wb") as file:
+        _write_npy(file, next(iter(arrays.values())))
 
 
 def _write_npz(path: Path, arrays: dict[str, np.ndarray[Any, Any]]) -> None:

@@ -42,16 +42,22 @@ _SAVE: dict[str, dict[str, Any]] = {
 }
 _DEEP = ("I;16", "I;16L", "I;16B", "I;16N")
 _TOO_DEEP = ("I", "F")
+_ORIENTATION = 0x0112
+_LAST_UPRIGHT = 4
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a picture has to become: channels (1 grey, 3 colour) and size; ``resize`` allows to cut and scale to it."""
+    """What a picture has to become: channels (1 grey, 3 colour) and size; ``resize`` allows to cut and scale to it.
+
+    With ``on_white``, transparent parts become white instead of being refused.
+    """
 
     channels: int
     height: int
     width: int
     resize: bool = False
+    on_white: bool = False
 
 
 def decode(source: Path | bytes, wanted: Wanted, name: str | None = None) -> Tensor:
@@ -65,7 +71,8 @@ def decode(source: Path | bytes, wanted: Wanted, name: str | None = None) -> Ten
     with reading(shown, "a picture"), _opened(source) as image:
         check(image, wanted, shown)
         upright = ImageOps.exif_transpose(image)
-        plain = _flat(upright, wanted.channels, shown)
+        _check_size(upright.size, wanted, shown)
+        plain = _flat(_on_white(upright) if wanted.on_white else upright, wanted.channels, shown)
     if wanted.resize and plain.size != (wanted.width, wanted.height):
         plain = ImageOps.fit(plain, (wanted.width, wanted.height), Image.Resampling.LANCZOS)
     pixels = torch.from_numpy(np.array(plain, dtype=np.float32))
@@ -87,12 +94,7 @@ def check(image: Image.Image, wanted: Wanted, name: str) -> None:
         raise Unreadable(f"{name} holds {getattr(image, 'n_frames', 2)} frames: save each as a picture of its own")
     if image.mode in _TOO_DEEP:
         raise Unreadable(f"{name} has 32 bits for each pixel (mode {image.mode}): save it as .npy, values in [0, 1]")
-    size = ImageOps.exif_transpose(image).size if image.getexif().get(0x0112, 1) > 4 else image.size
-    if not wanted.resize and size != (wanted.width, wanted.height):
-        raise Unreadable(
-            f"{name} has {size[0]} x {size[1]} pixels, expected {wanted.width} x {wanted.height}: cut it to size, or "
-            "allow it to be cut and scaled with --resize"
-        )
+    _check_size(image.size[::-1] if _lies_on_its_side(image) else image.size, wanted, name)
 
 
 def encode(picture: Tensor, path: Path, *, deep: bool = False) -> None:
@@ -105,6 +107,30 @@ def encode(picture: Tensor, path: Path, *, deep: bool = False) -> None:
         pixels = (values * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
         image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else np.ascontiguousarray(pixels))
     write_atomically(path, lambda temporary: image.save(temporary, **_SAVE[suffix]))
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    if not image.has_transparency_data:
+        return image
+    image = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+
+
+def _check_size(size: tuple[int, int], wanted: Wanted, name: str) -> None:
+    if not wanted.resize and size != (wanted.width, wanted.height):
+        raise Unreadable(
+            f"{name} has {size[0]} x {size[1]} pixels, expected {wanted.width} x {wanted.height}: cut it to size, or "
+            "allow it to be cut and scaled with --resize"
+        )
+
+
+def _lies_on_its_side(image: Image.Image) -> bool:
+    """By the camera's mark; a PNG is asked only for what stands in its head, for the rest all of it would be read."""
+    if image.format != "PNG":
+        return bool(image.getexif().get(_ORIENTATION, 1) > _LAST_UPRIGHT)
+    marks = Image.Exif()
+    marks.load(image.info.get("exif", b""))
+    return bool(marks.get(_ORIENTATION, 1) > _LAST_UPRIGHT)
 
 
 def _flat(image: Image.Image, channels: int, name: str) -> Image.Image:

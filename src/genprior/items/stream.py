@@ -138,17 +138,20 @@ class Items:
         return Loaded(name, value)
 
 
-def open_items(inputs: Sequence[str | Path], expected: Expected, *, skip: bool = False) -> Items:
+def open_items(
+    inputs: Sequence[str | Path], expected: Expected, *, skip: bool = False, without: Path | None = None
+) -> Items:
     """The items of files and folders, in the order given, folders by name.
 
     Only heads of files are looked at. Files that cannot be used are refused here, before any work; with ``skip`` they stay
-    in the list and say so when they are read.
+    in the list and say so when they are read. What lies in the folder ``without`` is passed over: results may go into a
+    folder inside the inputs.
     """
     if not inputs:
         raise ValueError("no input: give files or folders")
     parts: list[Part] = []
     problems: list[str] = []
-    for path, output in _files([Path(path) for path in inputs]):
+    for path, output in _files([Path(path) for path in inputs], without):
         try:
             parts += _parts(path, output, expected)
         except Unreadable as problem:
@@ -162,13 +165,13 @@ def open_items(inputs: Sequence[str | Path], expected: Expected, *, skip: bool =
     return Items(parts, expected)
 
 
-def _files(inputs: list[Path]) -> list[tuple[Path, str]]:
+def _files(inputs: list[Path], without: Path | None) -> list[tuple[Path, str]]:
     """Files and the names of their outputs: a lone folder's content lies flat, of several each keeps its name."""
     found: list[tuple[Path, str]] = []
     for path in inputs:
         if path.is_dir():
             prefix = "" if len(inputs) == 1 else f"{path.resolve().name}/"
-            inside = sorted(file for file in path.rglob("*") if _wanted(file, path))
+            inside = sorted(file for file in path.rglob("*") if _wanted(file, path) and not _within(file, without))
             if not inside:
                 raise ValueError(f"{path} holds no file that can be read ({_endings()})")
             found += [(file, prefix + file.relative_to(path).as_posix()) for file in inside]
@@ -184,6 +187,10 @@ def _files(inputs: list[Path]) -> list[tuple[Path, str]]:
 def _wanted(file: Path, folder: Path) -> bool:
     hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
     return not hidden and file.suffix.lower() in (*WRITTEN_AS, *ARRAY_ENDINGS) and file.is_file()
+
+
+def _within(file: Path, folder: Path | None) -> bool:
+    return folder is not None and folder.resolve() in file.resolve().parents
 
 
 def _endings() -> str:

@@ -10,9 +10,10 @@ import torch
 
 from genprior.generators.contract import Generator
 from genprior.generators.laws import Law, Normal, TruncatedNormal
+from genprior.generators.metric import mean_gram
 from genprior.networks.classifiers import ConvClassifier
 from genprior.networks.encoders import Encoder
-from genprior.networks.saved import CLASSIFIERS, ENCODERS, GENERATORS, Saved, load_network
+from genprior.networks.saved import CLASSIFIERS, ENCODERS, GENERATORS, Saved, add_extras, load_network
 
 FOLDER = Path(__file__).parent / "weights"
 
@@ -37,7 +38,13 @@ def load_generator(name: str | Path = "mnist", *, device: torch.device | str = "
         network.signal_shape,
         law=law_from(saved.facts.get("law", {})),
         signal_range=(low, high),
+        metric=saved.extras.get("metric"),
     )
+
+
+def store_metric(path: Path, points: int = 256) -> None:
+    """Estimate the metric of the generator in a file and keep it there, so that no run needs passes for it."""
+    add_extras(path, {"metric": mean_gram(load_generator(path), points)})
 
 
 def load_classifier(name: str | Path = "mnist", *, device: torch.device | str = "cpu") -> ConvClassifier:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +15,8 @@ from genprior.generators.alias import frozen_alias
 from genprior.generators.contract import Generator
 from genprior.generators.laws import Law
 from genprior.networks.adapt import FromRange, Labelled
-from genprior.networks.bundled import load_generator
-from genprior.networks.modules import SCRIPT_ENDINGS, build_from_python, exported_latent, load_program
+from genprior.networks.bundled import find, load_generator
+from genprior.networks.modules import SCRIPT_ENDINGS, build_from_python, exported_latent, is_python, load_program
 from genprior.networks.shapes import find_latent_shape, find_range, run_on, takes_label
 from genprior.networks.weights import load_weights
 
@@ -94,7 +95,7 @@ def open_with_notes(
         None if label is None else _validate.whole("label", label, 0),
     )
     text = str(spec)
-    if _is_python(text):
+    if is_python(text):
         built = build_from_python(text)
         if weights is not None:
             load_weights(_module_of(built, text), Path(weights))
@@ -113,6 +114,29 @@ def open_with_notes(
     if Path(text).suffix.lower() == ".py":
         raise ValueError(f"{text} names no function: write {text}:build, where build() returns the module")
     return Opened(load_generator(spec, device=device))
+
+
+def with_label(generator: Generator, label: int) -> Generator:
+    """The same conditional generator with another class; the weights are shared."""
+    other = generator.with_module(generator.module)
+    found = [part for part in other.module.modules() if isinstance(part, Labelled)]
+    if not found:
+        raise ValueError("the generator has no class label to change")
+    for part in found:
+        part.label = _validate.whole("label", label, 0)
+    return other
+
+
+def source_digest(spec: str | Path, weights: str | Path | None = None) -> str:
+    """A digest of the files that a generator comes from: code, program, weights."""
+    text = str(spec)
+    known = Path(text.rpartition(":")[0]) if is_python(text) else find(spec, "generator")
+    digest = hashlib.sha256()
+    for path in (known, None if weights is None else Path(weights)):
+        if path is not None and path.is_file():
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -188,12 +212,6 @@ def _module_of(built: object, spec: str) -> nn.Module:
     if isinstance(built, nn.Module):
         return built
     raise ValueError(f"{spec} returned {type(built).__name__}, expected a torch.nn.Module to put the weights into")
-
-
-def _is_python(text: str) -> bool:
-    """``file.py:function`` or ``package.module:function``; a path with a drive letter is neither."""
-    place, colon, name = text.rpartition(":")
-    return bool(colon) and name.isidentifier() and (place.endswith(".py") or place.replace(".", "").isidentifier())
 
 
 def _checked_range(bounds: tuple[float, float]) -> tuple[float, float]:

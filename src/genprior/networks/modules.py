@@ -6,11 +6,13 @@ import importlib
 import importlib.util
 import inspect
 import json
+import logging
 import sys
 import traceback
 import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,9 +20,16 @@ from typing import Any
 import torch
 from torch import nn
 
+from genprior.items.guard import Unreadable, reading
 from genprior.networks.weights import refuse_pickled_code
 
 SCRIPT_ENDINGS = (".pt", ".pth", ".ts", ".jit", ".pt2")
+
+
+def is_python(text: str) -> bool:
+    """``file.py:function`` or ``package.module:function``; a path with a drive letter is neither."""
+    place, colon, name = text.rpartition(":")
+    return bool(colon) and name.isidentifier() and (place.endswith(".py") or place.replace(".", "").isidentifier())
 
 
 def build_from_python(spec: str) -> Any:
@@ -46,7 +55,7 @@ def load_program(path: Path) -> nn.Module:
         raise FileNotFoundError(f"there is no file {path}")
     kind = _program_kind(path)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _silent("torch.export"):
             warnings.simplefilter("ignore")  # torch speaks of its own plans: nothing that the person can act on
             return _scripted(path) if kind == "script" else _exported(path)
     except Exception as problem:
@@ -54,12 +63,24 @@ def load_program(path: Path) -> nn.Module:
         raise ValueError(f"{path} cannot be read ({reason}): it is damaged, or made by a newer torch") from problem
 
 
+@contextmanager
+def _silent(name: str) -> Iterator[None]:
+    """Without what a logger has to say: the error says it in one line."""
+    logger = logging.getLogger(name)
+    before = logger.disabled
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
 def _program_kind(path: Path) -> str:
     """``"script"`` or ``"export"``, by what is inside and not by the ending."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-    except (zipfile.BadZipFile, OSError, ValueError) as problem:
+    except Exception as problem:  # zipfile has many kinds
         raise ValueError(
             f"{path} is neither a TorchScript nor a torch.export file ({problem}): for weights, give the Python function "
             "that builds the module as the generator, my_model.py:build, and the file as weights"
@@ -78,16 +99,16 @@ def _program_kind(path: Path) -> str:
 
 def _refuse_pickles_inside(path: Path) -> None:
     """torch.export.load falls back to running pickled code: everything pickled inside must be plain tensors."""
-    with zipfile.ZipFile(path) as archive:
+    with reading(path, "a torch.export file"), zipfile.ZipFile(path) as archive:
         for name in archive.namelist():
             last = name.rpartition("/")[2]
             if "opaque_obj" in last or "custom_obj" in last:
-                raise ValueError(f"{path} holds pickled Python objects ({last}), which could run any code: refused")
+                raise Unreadable(f"{path} holds pickled Python objects ({last}), which could run any code: refused")
             if last.endswith("_config.json"):
                 entries = json.loads(archive.read(name)).get("config", {})
                 pickled = [key for key, entry in entries.items() if entry.get("use_pickle")]
                 if pickled:
-                    raise ValueError(
+                    raise Unreadable(
                         f"{path} holds {pickled[0]} as a pickle, which could run any code: refused; export it as a plain "
                         "dense tensor"
                     )

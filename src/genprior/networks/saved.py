@@ -20,6 +20,8 @@ from genprior.networks.encoders import Encoder
 from genprior.networks.generators import ConvGenerator, ResidualGenerator
 
 _FORMAT = "genprior-network-1"
+_EXTRA = "extra/"
+"""Before the names of extras in a file; no name of a weight has a slash."""
 
 GENERATORS: dict[str, Callable[..., nn.Module]] = {
     "conv-generator": ConvGenerator,
@@ -39,6 +41,8 @@ class Saved:
     module: nn.Module
     facts: dict[str, Any] = field(default_factory=dict)
     """Whatever else belongs to it: law of the latent, range of the signal, data, seed, measured quality."""
+    extras: dict[str, Tensor] = field(default_factory=dict)
+    """Tensors that are known of it, such as a generator's metric; kept in float32."""
 
 
 def build(kind: str, settings: dict[str, Any]) -> nn.Module:
@@ -57,6 +61,7 @@ def save_network(path: str | Path, saved: Saved, dtype: torch.dtype = torch.floa
     broken = [name for name, tensor in rounded.items() if not bool(torch.isfinite(tensor).all())]
     if broken:
         raise ValueError(f"{', '.join(broken)} would hold NaN or infinity as {dtype}: the network is not worth saving")
+    rounded |= {_EXTRA + name: tensor.detach().cpu().contiguous().float() for name, tensor in saved.extras.items()}
     text = json.dumps({"kind": saved.kind, "settings": saved.settings, "facts": saved.facts}, sort_keys=True)
     header = {"format": _FORMAT, "network": text, "sha256": _digest(rounded, text)}
     write_atomically(Path(path), lambda temporary: temporary.write_bytes(save(rounded, metadata=header)))
@@ -66,6 +71,12 @@ def add_facts(path: str | Path, facts: dict[str, Any]) -> None:
     """Write a network file anew with more facts; its numbers stay as they are."""
     saved = load_network(path)
     save_network(path, replace(saved, facts=saved.facts | facts))
+
+
+def add_extras(path: str | Path, extras: dict[str, Tensor]) -> None:
+    """Write a network file anew with more tensors beside its weights, which stay as they are."""
+    saved = load_network(path)
+    save_network(path, replace(saved, extras=saved.extras | extras))
 
 
 def load_network(path: str | Path, device: torch.device | str = "cpu") -> Saved:
@@ -81,9 +92,10 @@ def load_network(path: str | Path, device: torch.device | str = "cpu") -> Saved:
         raise ValueError(f"{path} is damaged or was changed: its numbers do not fit its checksum; get the file again")
     description = json.loads(header["network"])
     module = build(description["kind"], description["settings"])
+    extras = {name.removeprefix(_EXTRA): tensors.pop(name) for name in list(tensors) if name.startswith(_EXTRA)}
     _fill(module, tensors, path)
     module.to(device).eval().requires_grad_(False)
-    return Saved(description["kind"], description["settings"], module, description["facts"])
+    return Saved(description["kind"], description["settings"], module, description["facts"], extras)
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -13,33 +13,36 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-_NESTS = ("state_dict", "model_state_dict", "params_ema", "g_ema", "generator", "netG", "model", "params")
+from genprior.items.guard import Unreadable
+
 _WRAPPER = "module."
-_ENDINGS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+"""What torch.nn.DataParallel puts before every name."""
 
 
 def load_weights(module: nn.Module, path: Path) -> None:
-    """Fill a module from a file; every name and shape must fit."""
-    tensors = read_weights(path)
+    """Fill a module from a file; every name and shape must fit.
+
+    Training scripts like to store the weights one level deeper, beside optimisers and other networks: the set that fits is
+    taken.
+    """
     expected = module.state_dict()
-    if not set(expected) & set(tensors) and all(name.startswith(_WRAPPER) for name in tensors):
-        tensors = {name.removeprefix(_WRAPPER): tensor for name, tensor in tensors.items()}
-    _check_fit(expected, tensors, path)
-    module.load_state_dict(tensors)
+    found = [_unwrapped(tensors) for tensors in read_weights(path).values()]
+    fitting = [tensors for tensors in found if _shapes(tensors) == _shapes(expected)]
+    nearest = max(fitting or found, key=lambda tensors: len(set(tensors) & set(expected)))
+    _check_fit(expected, nearest, path)
+    module.load_state_dict(nearest)
 
 
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """Names and tensors in a file."""
+def read_weights(path: Path) -> dict[str, dict[str, Tensor]]:
+    """The sets of names and tensors in a file; most have one, named by the empty word."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path} (weights)")
-    if path.suffix.lower() not in _ENDINGS:
-        raise ValueError(f"weights must be one of {', '.join(_ENDINGS)}, got {path}: save module.state_dict() as one")
-    if path.suffix.lower() == ".safetensors":
-        try:
-            return load_file(path)
-        except (SafetensorError, OSError, ValueError) as problem:
-            raise ValueError(f"{path} cannot be read as safetensors ({problem}): truncated or something else") from None
-    return _state_dict(refuse_pickled_code(path), path)
+    if path.suffix.lower() != ".safetensors":
+        return _state_dicts(refuse_pickled_code(path), path)
+    try:
+        return {"": load_file(path)}
+    except (SafetensorError, OSError, ValueError) as problem:
+        raise ValueError(f"{path} cannot be read as safetensors ({problem}): truncated or something else") from None
 
 
 def refuse_pickled_code(path: Path, content: bytes | None = None) -> Any:
@@ -51,31 +54,36 @@ def refuse_pickled_code(path: Path, content: bytes | None = None) -> Any:
     except pickle.UnpicklingError as problem:
         unsafe = "WeightsUnpickler" in str(problem) or "Unsupported" in str(problem) or "GLOBAL" in str(problem)
         if not unsafe:
-            raise ValueError(f"{path} cannot be read: it is damaged, or not a file of torch.save") from None
-        raise ValueError(
+            raise Unreadable(f"{path} cannot be read: it is damaged, or not a file of torch.save") from None
+        raise Unreadable(
             f"{path} holds pickled Python code (a whole module, not only its numbers), which could do anything when it "
             "is opened: refused. Where you trust it, load it yourself once and save the numbers: "
             "torch.save(module.state_dict(), 'weights.pt'), or safetensors.torch.save_file(module.state_dict(), ...)"
         ) from None
     except Exception as problem:
         reason = str(problem).partition("\n")[0]
-        raise ValueError(f"{path} cannot be read ({reason}): it is damaged, or not a file of torch.save") from None
+        raise Unreadable(f"{path} cannot be read ({reason}): it is damaged, or not a file of torch.save") from None
 
 
-def _state_dict(content: Any, path: Path) -> dict[str, Tensor]:
-    """The names and tensors, which training scripts like to put one level deeper."""
+def _state_dicts(content: Any, path: Path) -> dict[str, dict[str, Tensor]]:
     if _is_state_dict(content):
-        return dict(content)
-    if isinstance(content, dict):
-        nested = {str(key): value for key, value in content.items() if _is_state_dict(value)}
-        found = [key for key in _NESTS if key in nested] or list(nested)
-        if len(nested) == 1 or (found and found[0] in _NESTS):
-            return dict(nested[found[0]])
-        if nested:
-            raise ValueError(f"{path} holds several sets of weights ({', '.join(nested)}): save the one that is meant")
-    raise ValueError(
-        f"{path} holds {type(content).__name__}, expected names and tensors: torch.save(module.state_dict(), ...)"
-    )
+        return {"": dict(content)}
+    nested = content.items() if isinstance(content, dict) else ()
+    found = {str(key): dict(value) for key, value in nested if _is_state_dict(value)}
+    if not found:
+        raise ValueError(
+            f"{path} holds {type(content).__name__}, expected names and tensors: torch.save(module.state_dict(), ...)"
+        )
+    return found
+
+
+def _unwrapped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    wrapped = all(name.startswith(_WRAPPER) for name in tensors)
+    return {name.removeprefix(_WRAPPER): tensor for name, tensor in tensors.items()} if wrapped else tensors
+
+
+def _shapes(tensors: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
 def _is_state_dict(value: Any) -> bool:

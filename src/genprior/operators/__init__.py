@@ -11,6 +11,7 @@ Signals are real tensors ``(B, *signal_shape)``; every item of a batch is treate
 from genprior.operators.base import Operator, RowForm
 from genprior.operators.compose import Composition
 from genprior.operators.conjugate_gradient import CGResult, conjugate_gradient
+from genprior.operators.deepinv import DeepinvOperator, from_deepinv
 from genprior.operators.dense import Dense, Gaussian
 from genprior.operators.diagonal import Identity, Mask
 from genprior.operators.downsample import Downsample
@@ -22,6 +23,7 @@ __all__ = [
     "Blur",
     "CGResult",
     "Composition",
+    "DeepinvOperator",
     "Dense",
     "Downsample",
     "Gaussian",
@@ -33,4 +35,5 @@ __all__ = [
     "SubsampledFourier",
     "SubsampledHadamard",
     "conjugate_gradient",
+    "from_deepinv",
 ]

@@ -13,6 +13,7 @@ from rich.table import Table
 from genprior._files import write_text
 from genprior.experiments.demo import Demo
 from genprior.report import page
+from genprior.report.sheets import stretched
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,7 +68,7 @@ def write_page(demo: Demo, path: Path) -> None:
     """The report: table, pictures, curves, plans; one file."""
     rows = _texts(demo)
     best = min(range(len(demo.runs)), key=lambda i: float(demo.runs[i].errors.median()))
-    shown = [("original", demo.truth), ("A^T y", _stretched(demo.backprojection))]
+    shown = [("original", demo.truth), ("A^T y", stretched(demo.backprojection))]
     shown += [(run.name, run.result.signal) for run in demo.runs]
     plans = page.table(("solver", "plan"), [(run.name, run.result.plan) for run in demo.runs], prose=True)
     sections = [
@@ -120,9 +121,3 @@ def _texts(demo: Demo) -> list[tuple[str, ...]]:
         )
         for row in demo_rows(demo)
     ]
-
-
-def _stretched(pictures: torch.Tensor) -> torch.Tensor:
-    """Each picture's own range as [0, 1]."""
-    low, high = pictures.amin((1, 2, 3), keepdim=True), pictures.amax((1, 2, 3), keepdim=True)
-    return (pictures - low) / (high - low).clamp_min(1e-12)

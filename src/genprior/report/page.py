@@ -79,9 +79,14 @@ def picture_row(pictures: Tensor, name: str, zoom: int = 2) -> str:
     return f'<img class="pixels" {size} alt="{html.escape(name)}" src="data:image/png;base64,{data}">'
 
 
-def plot(figure: Figure) -> str:
-    """A matplotlib figure as SVG inside the page."""
+def vector(figure: Figure) -> str:
+    """A matplotlib figure as an SVG file's text."""
     store = io.StringIO()
     figure.savefig(store, format="svg")
-    text = store.getvalue()
+    return store.getvalue()
+
+
+def plot(figure: Figure | str) -> str:
+    """A matplotlib figure, or the text of an SVG file, inside the page."""
+    text = figure if isinstance(figure, str) else vector(figure)
     return f'<div class="plot">{text[text.index("<svg") :]}</div>'

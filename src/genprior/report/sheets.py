@@ -31,3 +31,9 @@ def grid(pictures: Tensor, columns: int, gap: int = 1) -> Tensor:
         top, left = (number // columns) * (height + gap), (number % columns) * (width + gap)
         sheet[:, top : top + height, left : left + width] = picture
     return sheet.permute(1, 2, 0).contiguous()
+
+
+def stretched(pictures: Tensor) -> Tensor:
+    """Each picture's own range as [0, 1], for what is no picture but can be looked at as one."""
+    low, high = pictures.amin((1, 2, 3), keepdim=True), pictures.amax((1, 2, 3), keepdim=True)
+    return (pictures - low) / (high - low).clamp_min(1e-12)

@@ -15,7 +15,7 @@ from genprior.solvers.base import Solver, State, following, judged_where, openin
 from genprior.solvers.estimates import latent_residual
 from genprior.solvers.exact import Memory, Split
 from genprior.solvers.w_steps import Exact, Linearized, WStep
-from genprior.solvers.z_steps import FirstOrder, Gradient, Task, ZStep
+from genprior.solvers.z_steps import Adam, FirstOrder, Gradient, Task, ZStep
 
 if TYPE_CHECKING:
     from genprior.theory.certificate import Certificate
@@ -201,18 +201,21 @@ class LinearizedADMM(ADMM):
 class ExactADMM(ADMM):
     """Algorithm 2 of the paper: exact minimisation over w, and scales in which the penalty doubles.
 
+    The z step is Adam's by default: on the bundled generators a plain gradient step, as printed in the paper, needs many
+    times as many iterations. ``beta=...`` or ``z_step=z_steps.Gradient()`` gives that one.
+
     Parameters
     ----------
     rho
         penalty weight before the first doubling: the k-th scale has ``2^k rho``; omitted: in the problem's own units.
     beta
-        step in z before the first doubling; omitted: from a running estimate of ``rho |DG|^2``.
+        step of a plain gradient step in z before the first doubling.
     sigma
         first dual step; omitted: ``0.01 rho``.
     n, scales
         the k-th scale has ``2^k n`` iterations, k = 1 .. scales; the last one lasts.
     z_step, dual, penalty
-        another choice in place of the paper's.
+        another choice in place of Adam's and the paper's.
     """
 
     def __init__(
@@ -228,7 +231,8 @@ class ExactADMM(ADMM):
         penalty: penalties.Penalty | None = None,
     ) -> None:
         doubling = penalties.Doubling(rho, n, scales)
-        super().__init__(*_choices(Exact(), beta, z_step, sigma, dual, penalty or doubling))
+        moves = Adam() if z_step is None and beta is None else z_step
+        super().__init__(*_choices(Exact(), beta, moves, sigma, dual, penalty or doubling))
 
 
 def _choices(

@@ -1,1 +1,1 @@
-"""Whole jobs: from files, a generator and an operator to files, a record of every item, and a report."""
+"""Whole jobs: recovery from files to files; attacks on classifiers, and the defence by projection."""

@@ -53,7 +53,7 @@ def parse_operator(
     --------
     >>> from genprior.tasks.operators import parse_operator
     >>> parse_operator("downsample:4", (1, 28, 28))
-    Downsample((1, 28, 28) -> (1, 7, 7))
+    Downsample(4, (1, 28, 28))
     """
     shape, operator = tuple(signal_shape), None
     for part in reversed(text.split(" @ ")):
@@ -101,7 +101,9 @@ def examples() -> list[str]:
 
 
 def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else f"{value}"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.12g}" if isinstance(value, float) else f"{value}"
 
 
 def _named(part: str, name: str, kind: _Kind) -> tuple[str, str]:

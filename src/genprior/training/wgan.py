@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from genprior import _batch, _validate
 from genprior.generators.laws import TruncatedNormal
+from genprior.networks.bundled import store_metric
 from genprior.networks.critics import Critic
 from genprior.networks.encoders import Encoder
 from genprior.networks.saved import GENERATORS, Saved, build, save_network
@@ -230,6 +231,7 @@ class Wgan(Task):
         settings = self.settings.network_settings(self.pictures)
         files = [folder / "generator.safetensors"]
         save_network(files[0], Saved(self.settings.network, settings, self.average, facts))
+        store_metric(files[0])
         if self.settings.anchor or not self.settings.steps:  # else it belongs to another generator than this one
             encoder = {
                 "signal_shape": list(self.pictures.signal_shape),

@@ -83,7 +83,7 @@ class Adam(FirstOrder):
     Where H is not separable, its prox is known only for one step per item; the second moment is then averaged over the
     item's coordinates. (With a step per coordinate and a Euclidean prox, the fixed points would not be stationary.)
 
-    ``step_size`` is the length of a move per coordinate; without it, 5% of the latent law's spread.
+    ``step_size`` is the length of a move per coordinate; without it, 10% of the latent law's spread.
     """
 
     step_size: float | None = None
@@ -108,7 +108,7 @@ class Adam(FirstOrder):
         first = torch.lerp(g, memory["first"], self.beta1)
         second = self.beta2 * memory["second"] + (1 - self.beta2) * g * g
         count = memory["count"] + ~move.idle
-        length = (0.05 * move.spread if self.step_size is None else self.step_size) * move.shrink
+        length = (0.1 * move.spread if self.step_size is None else self.step_size) * move.shrink
         length = torch.where(move.idle, 0.0, length)
         size = second if move.term.separable else _mean(second)
         scale = (size / _batch.spread((1 - self.beta2**count).clamp_min(1e-12), g)).sqrt_().add_(self.epsilon)

@@ -1,0 +1,235 @@
+"""Damage by a linear operator: measurements ``y = A x``, with or without noise."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from genprior import _validate
+from genprior.app.damage.base import Damage, Damaged
+from genprior.generators import Generator
+from genprior.losses import LeastSquares
+from genprior.operators import Blur, Downsample, Gaussian, Identity, Mask, Operator, SubsampledHadamard
+from genprior.problem import Problem
+from genprior.report.sheets import stretched
+from genprior.tasks.operators import describe
+
+LARGEST_DENSE = 2**21
+"""Most numbers in a matrix of Gaussian measurements (8 MB); above, the same number of random Hadamard rows."""
+
+
+@dataclass(frozen=True)
+class Linear(Damage):
+    """Measurements ``y = A x + noise``, answered by ``1/2 |A w - y|^2``."""
+
+    noise: float = 0.0
+    """Standard deviation of the noise on the measurements."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _validate.number("noise", self.noise, least=0)
+        _validate.whole("seed", self.seed, 0)
+
+    @abstractmethod
+    def operator(self, shape: tuple[int, ...]) -> Operator:
+        """``A`` for signals of this shape."""
+
+    @abstractmethod
+    def operator_code(self, shape: tuple[int, ...]) -> str:
+        """``A`` in Python."""
+
+    @abstractmethod
+    def operator_words(self, shape: tuple[int, ...]) -> str:
+        """``A`` on the command line."""
+
+    @abstractmethod
+    def seen(self, y: Tensor, operator: Operator) -> Tensor:
+        """What a person can see of the measurements."""
+
+    def apply(self, truth: Tensor, generator: Generator) -> Damaged:
+        """Measure, add noise."""
+        operator = self.operator(generator.signal_shape)
+        y = operator(truth)
+        if self.noise:
+            random = torch.Generator().manual_seed(self.seed)
+            y = y + self.noise * torch.randn(y.shape, generator=random, dtype=torch.float64).float()
+        problem = Problem(generator, loss=LeastSquares(operator, y))
+        return Damaged(problem, y, self.seen(y, operator).clamp(0, 1))
+
+    def code(self, shape: tuple[int, ...]) -> str:
+        """Operator, measurements, problem."""
+        lines = [f"A = {self.operator_code(shape)}", "y = A(truth)"]
+        if self.noise:
+            lines += [
+                f"random = torch.Generator().manual_seed({self.seed})",
+                f"y = y + {self.noise!r} * torch.randn(y.shape, generator=random, dtype=torch.float64).float()",
+            ]
+        return "\n".join([*lines, "problem = gp.Problem(G, loss=gp.LeastSquares(A, y))"])
+
+    def command(self, shape: tuple[int, ...], picture: str) -> list[str]:
+        """Simulated measurements, with noise where there is some."""
+        noise = ["--noise", f"{self.noise:g}"] if self.noise else []
+        return ["recover", picture, "--operator", self.operator_words(shape), "--simulate", *noise]
+
+    def _with_noise(self, words: str) -> str:
+        return f"{words}, noise {self.noise:g}" if self.noise else words
+
+
+@dataclass(frozen=True)
+class Measurements(Linear):
+    """Random measurements, fewer than pixels."""
+
+    m: int = 392
+
+    def _structured(self, shape: tuple[int, ...]) -> bool:
+        return self.m * math.prod(shape) > LARGEST_DENSE
+
+    def operator(self, shape: tuple[int, ...]) -> Operator:
+        """Gaussian where the matrix is small, rows of a randomised Hadamard matrix where it is not."""
+        kind = SubsampledHadamard if self._structured(shape) else Gaussian
+        return kind(self.m, shape, seed=self.seed)
+
+    def operator_code(self, shape: tuple[int, ...]) -> str:
+        """``A`` in Python."""
+        kind = "SubsampledHadamard" if self._structured(shape) else "Gaussian"
+        return f"gp.operators.{kind}({self.m}, G.signal_shape, seed={self.seed})"
+
+    def operator_words(self, shape: tuple[int, ...]) -> str:
+        """``A`` on the command line."""
+        return describe("hadamard" if self._structured(shape) else "gaussian", m=self.m, seed=self.seed)
+
+    def seen(self, y: Tensor, operator: Operator) -> Tensor:
+        """``A^T y``, stretched to [0, 1]."""
+        return stretched(operator.adjoint(y))
+
+    def words(self, shape: tuple[int, ...]) -> str:
+        """Kind and number."""
+        kind = "random Hadamard" if self._structured(shape) else "Gaussian"
+        return self._with_noise(f"{self.m} {kind} measurements of {math.prod(shape)} values")
+
+
+@dataclass(frozen=True)
+class Painted(Linear):
+    """A part painted over is lost."""
+
+    known: Tensor | None = None
+    """Mask ``(h, w)``: True where the picture is known."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.known is None:
+            raise ValueError("no part is painted over yet: paint on the picture what is to be lost")
+
+    def operator(self, shape: tuple[int, ...]) -> Operator:
+        """The mask."""
+        assert self.known is not None
+        return Mask(self.known, shape)
+
+    def operator_code(self, shape: tuple[int, ...]) -> str:
+        """``A`` in Python; the mask lies beside the script."""
+        return 'gp.operators.Mask(torch.from_numpy(np.asarray(Image.open("mask.png")) > 0), G.signal_shape)'
+
+    def operator_words(self, shape: tuple[int, ...]) -> str:
+        """``A`` on the command line; the mask lies in the working folder."""
+        return describe("mask", file="mask.png")
+
+    def files(self, damaged: Damaged) -> dict[str, Tensor]:
+        """The mask."""
+        assert self.known is not None
+        return {"mask.png": self.known}
+
+    def seen(self, y: Tensor, operator: Operator) -> Tensor:
+        """The picture with the lost part in grey."""
+        assert self.known is not None
+        return torch.where(self.known, y, 0.5)
+
+    def words(self, shape: tuple[int, ...]) -> str:
+        """How much is lost."""
+        assert self.known is not None
+        return self._with_noise(f"{1 - self.known.float().mean().item():.0%} painted over")
+
+
+@dataclass(frozen=True)
+class Blurred(Linear):
+    """A Gaussian blur."""
+
+    sigma: float = 2.0
+
+    def operator(self, shape: tuple[int, ...]) -> Operator:
+        """The blur."""
+        return Blur(self.sigma, shape)
+
+    def operator_code(self, shape: tuple[int, ...]) -> str:
+        """``A`` in Python."""
+        return f"gp.operators.Blur({self.sigma!r}, G.signal_shape)"
+
+    def operator_words(self, shape: tuple[int, ...]) -> str:
+        """``A`` on the command line."""
+        return describe("blur", sigma=self.sigma)
+
+    def seen(self, y: Tensor, operator: Operator) -> Tensor:
+        """The blurred picture."""
+        return y
+
+    def words(self, shape: tuple[int, ...]) -> str:
+        """How wide."""
+        return self._with_noise(f"blur of {self.sigma:g} pixels")
+
+
+@dataclass(frozen=True)
+class Smaller(Linear):
+    """Means over blocks: a picture of fewer pixels."""
+
+    factor: int = 4
+
+    def operator(self, shape: tuple[int, ...]) -> Operator:
+        """The means."""
+        return Downsample(self.factor, shape)
+
+    def operator_code(self, shape: tuple[int, ...]) -> str:
+        """``A`` in Python."""
+        return f"gp.operators.Downsample({self.factor}, G.signal_shape)"
+
+    def operator_words(self, shape: tuple[int, ...]) -> str:
+        """``A`` on the command line."""
+        return describe("downsample", factor=self.factor)
+
+    def seen(self, y: Tensor, operator: Operator) -> Tensor:
+        """The small picture in its pixels."""
+        return functional.interpolate(y, scale_factor=self.factor, mode="nearest")
+
+    def words(self, shape: tuple[int, ...]) -> str:
+        """How small."""
+        return self._with_noise(f"{self.factor} times fewer pixels each way")
+
+
+@dataclass(frozen=True)
+class Noisy(Linear):
+    """Gaussian noise on the picture itself; with noise 0 the picture as it is, to be moved into the range of G."""
+
+    noise: float = 0.3
+
+    def operator(self, shape: tuple[int, ...]) -> Operator:
+        """Nothing but the noise."""
+        return Identity(shape)
+
+    def operator_code(self, shape: tuple[int, ...]) -> str:
+        """``A`` in Python."""
+        return "gp.operators.Identity(G.signal_shape)"
+
+    def operator_words(self, shape: tuple[int, ...]) -> str:
+        """``A`` on the command line."""
+        return describe("identity")
+
+    def seen(self, y: Tensor, operator: Operator) -> Tensor:
+        """The noisy picture."""
+        return y
+
+    def words(self, shape: tuple[int, ...]) -> str:
+        """How strong."""
+        return f"Gaussian noise of standard deviation {self.noise:g}" if self.noise else "nothing: the picture as it is"

@@ -1,0 +1,267 @@
+"""The job: several solvers on one damaged picture, in slices of equal time, observed while they run."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+import torch
+from torch import Tensor
+
+from genprior import _batch
+from genprior.app import pictures, stock
+from genprior.app.baton import Baton
+from genprior.app.damage import Damaged
+from genprior.app.recipe import Recipe
+from genprior.result import Result
+from genprior.solve import solve
+from genprior.stopping import Seconds, View
+
+POINTS = 160
+"""Most points of a curve, about."""
+_SLICE = 0.05
+_PICTURES_PER_SECOND = 8
+_NEVER = 10**9
+
+
+class Phase(Enum):
+    """Where a race stands."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    DONE = "done"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will happen."""
+        return self not in {Phase.WAITING, Phase.RUNNING}
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One solver's part of the race, as it stands."""
+
+    name: str
+    picture: str = ""
+    """The best so far, as the source of an image element."""
+    points: tuple[tuple[float, float, float], ...] = ()
+    """(seconds, error against the truth, objective) of the best so far."""
+    steps: int = 0
+    passes: int = 0
+    status: str = "waiting"
+    advice: str = ""
+    plan: str = ""
+    remark: str = ""
+    """What the damage has to say about the picture."""
+    problem: str = ""
+    """Why this solver cannot run here, if so."""
+
+    @property
+    def over(self) -> bool:
+        """Whether this solver is done."""
+        return self.status not in {"waiting", "running"}
+
+    @property
+    def seconds(self) -> float:
+        """Of computing."""
+        return self.points[-1][0] if self.points else 0.0
+
+    @property
+    def error(self) -> float:
+        """Of the best so far (by objective), against the truth."""
+        return self.points[-1][1] if self.points else math.nan
+
+    @property
+    def objective(self) -> float:
+        """Of the best so far."""
+        return self.points[-1][2] if self.points else math.nan
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All that a page shows of a race; ``version`` grows with every change."""
+
+    version: int
+    phase: Phase
+    lanes: tuple[Lane, ...]
+    seen: str = ""
+    """The damaged picture, as the source of an image element."""
+    note: str = ""
+    message: str = ""
+    """Why the race failed or was stopped, if so."""
+
+
+@dataclass(eq=False)
+class Race:
+    """Runs a recipe in the calling thread; others may look at :attr:`snapshot` and :meth:`stop` it at any time.
+
+    Every solver has a thread of its own, and they pass on a baton in the callback that ``solve`` makes with its clock
+    stopped: so all have the same time, none is disturbed by another, and their curves grow side by side.
+    """
+
+    recipe: Recipe
+    patience: float = math.inf
+    """Seconds by the wall's clock after which the race is stopped."""
+    results: dict[str, Result] = field(default_factory=dict)
+    damaged: Damaged | None = None
+
+    def __post_init__(self) -> None:
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        lanes = tuple(Lane(name) for name in self.recipe.solvers)
+        self._snapshot = Snapshot(0, Phase.WAITING, lanes)
+        self._deadline = math.inf
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """How it stands: a value that nobody changes."""
+        return self._snapshot
+
+    @property
+    def seconds(self) -> float:
+        """Computing done so far, by all solvers."""
+        return sum(lane.seconds for lane in self._snapshot.lanes)
+
+    def stop(self) -> None:
+        """Ask it to end; the best so far stays. A race that waits does not start."""
+        self._stop.set()
+        with self._lock:
+            if self._snapshot.phase is Phase.WAITING:
+                self._change(phase=Phase.STOPPED)
+
+    def run(self) -> None:
+        """Run it to its end; never raises, the snapshot tells."""
+        with self._lock:
+            if self._snapshot.phase is not Phase.WAITING:
+                return
+            self._change(phase=Phase.RUNNING)
+        self._deadline = time.monotonic() + self.patience
+        try:
+            self._race()
+        except Exception as problem:
+            with self._lock:
+                self._change(phase=Phase.FAILED, message=_sentence(problem))
+            return
+        with self._lock:
+            self._change(phase=Phase.STOPPED if self.stopping else Phase.DONE, message=self._why_stopped())
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the solvers are to end."""
+        return self._stop.is_set() or time.monotonic() > self._deadline
+
+    def _why_stopped(self) -> str:
+        if self._stop.is_set() or not self.stopping:
+            return ""
+        return f"stopped by the server, which is too busy: the race took more than {self.patience:g} seconds"
+
+    def _race(self) -> None:
+        with torch.no_grad():
+            damaged = self.recipe.damaged()
+        self.damaged = damaged
+        with self._lock:
+            self._change(seen=pictures.data_url(damaged.seen), note=damaged.note)
+        baton = Baton(len(self.recipe.solvers))
+        threads = [
+            threading.Thread(target=self._run_lane, args=(number, damaged, baton), daemon=True)
+            for number in range(len(self.recipe.solvers))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _run_lane(self, number: int, damaged: Damaged, baton: Baton) -> None:
+        with baton.run(number):
+            if self.stopping:
+                self._update(number, status="not started")
+                return
+            self._update(number, status="running")
+            watcher = Watcher(self, damaged, number, baton)
+            try:
+                result = solve(
+                    damaged.problem,
+                    stock.SOLVERS[self.recipe.solvers[number]](),
+                    stop=Seconds(self.recipe.seconds),
+                    restarts=self.recipe.restarts,
+                    seed=self.recipe.seed,
+                    patience=_NEVER,
+                    callbacks=[watcher],
+                    progress=False,
+                )
+            except Exception as problem:
+                self._update(number, status="not possible", problem=_sentence(problem))
+                return
+            self.results[self.recipe.solvers[number]] = result
+            self._update(number, **watcher.ending(result))
+
+    def _update(self, number: int, **changes: object) -> None:
+        """Publish a change of one lane."""
+        with self._lock:
+            lanes = list(self._snapshot.lanes)
+            lanes[number] = replace(lanes[number], **changes)  # type: ignore[arg-type]
+            self._change(lanes=tuple(lanes))
+
+    def _change(self, **changes: object) -> None:
+        self._snapshot = replace(self._snapshot, version=self._snapshot.version + 1, **changes)  # type: ignore[arg-type]
+
+
+class Watcher:
+    """A callback of ``solve``: follows the best iterate, publishes it now and then, passes the baton on."""
+
+    def __init__(self, race: Race, damaged: Damaged, number: int, baton: Baton) -> None:
+        self._race, self._number, self._baton = race, number, baton
+        self._truth, self._judge = race.recipe.truth, damaged.judge
+        self._size = _batch.norm(self._truth).clamp_min(1e-12)
+        self._spacing = race.recipe.seconds / POINTS
+        self._best, self._picture = math.inf, self._truth[:0]
+        self._points: list[tuple[float, float, float]] = []
+        self._turn, self._shown = 0.0, -math.inf
+
+    def __call__(self, view: View) -> bool:
+        """Note one step; True ends the run."""
+        objective, row = view.state.objective.min(dim=0)
+        if float(objective) < self._best or not len(self._picture):
+            self._best, self._picture = float(objective), view.state.x[row][None].clone()
+        if not self._points or view.seconds - self._points[-1][0] >= self._spacing:
+            self._note(view.seconds, self._picture, self._best)
+        if view.seconds - self._turn >= _SLICE:
+            self._publish(view)
+            self._baton.pass_on(self._number)
+            self._turn = view.seconds
+        return self._race.stopping
+
+    def ending(self, result: Result) -> dict[str, object]:
+        """The lane as the result has it; callbacks do not see the last step."""
+        self._note(result.seconds, result.signal, float(result.objective[0]))
+        return {
+            "picture": pictures.data_url(result.signal),
+            "points": tuple(self._points),
+            "steps": int(result.steps[0]),
+            "passes": result.forwards + result.backwards,
+            "status": result.status[0].name,
+            "advice": result.advice[0],
+            "plan": result.plan,
+            "remark": self._judge(result.signal) if self._judge is not None else "",
+        }
+
+    def _note(self, seconds: float, picture: Tensor, objective: float) -> None:
+        error = float((_batch.norm(picture - self._truth) / self._size)[0])
+        self._points.append((seconds, error, objective))
+
+    def _publish(self, view: View) -> None:
+        changes: dict[str, object] = {"points": tuple(self._points), "steps": view.step}
+        changes["passes"] = view.forwards + view.backwards
+        if time.monotonic() - self._shown >= 1 / _PICTURES_PER_SECOND:
+            self._shown = time.monotonic()
+            changes["picture"] = pictures.data_url(self._picture)
+        self._race._update(self._number, **changes)
+
+
+def _sentence(problem: Exception) -> str:
+    return " ".join(str(problem).split()) or type(problem).__name__

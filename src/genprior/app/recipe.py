@@ -1,0 +1,108 @@
+"""What a visitor has chosen, as one value; and the same as a Python script."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from genprior import _validate
+from genprior.app import stock
+from genprior.app.damage import Attacked, Damage, Damaged, Painted
+
+SECONDS = (0.1, 600.0)
+MOST_RESTARTS = 16
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A picture, its damage, the solvers that race, and their time."""
+
+    generator: str
+    truth: Tensor
+    """The picture before the damage, ``(1, *signal_shape)``."""
+    damage: Damage
+    solvers: tuple[str, ...]
+    seconds: float = 5.0
+    """For each solver."""
+    restarts: int = 1
+    seed: int = 0
+    origin: str | None = None
+    """A Python expression for the picture; None: it is read from ``input.png``, where eight bits hold it exactly."""
+
+    def __post_init__(self) -> None:
+        if self.generator not in stock.GENERATORS:
+            raise ValueError(f"generator must be one of {', '.join(stock.GENERATORS)}, got {self.generator!r}")
+        unknown = [name for name in self.solvers if name not in stock.SOLVERS]
+        if unknown or len(set(self.solvers)) < len(self.solvers):
+            raise ValueError(f"solvers must be different names among {', '.join(stock.SOLVERS)}, got {self.solvers}")
+        if not self.solvers:
+            raise ValueError("no solver is chosen: choose at least one")
+        _validate.number("seconds", self.seconds, least=SECONDS[0])
+        if _validate.whole("restarts", self.restarts) > MOST_RESTARTS:
+            raise ValueError(f"restarts must be at most {MOST_RESTARTS}, got {self.restarts}")
+        _validate.whole("seed", self.seed, 0)
+
+    def damaged(self) -> Damaged:
+        """Damage the picture; the first call for a generator loads it."""
+        generator = stock.generator(self.generator)
+        _validate.batch("truth", self.truth, generator.signal_shape)
+        return self.damage.apply(self.truth, generator)
+
+    @property
+    def picture_file(self) -> str:
+        """The file that holds the picture exactly: a PNG where eight bits do."""
+        levels = self.truth * 255
+        return "input.png" if bool(torch.isclose(levels, levels.round(), atol=1e-3).all()) else "input.npy"
+
+    def command(self, solver: str | None = None) -> str:
+        """The command that does the same with one of the solvers."""
+        solver = self.solvers[0] if solver is None else solver
+        words = ["genprior", *self.damage.command(self.truth.shape[1:], self.picture_file)]
+        words += ["--generator", self.generator, "--solver", stock.COMMAND_NAMES[solver]]
+        words += ["--restarts", str(self.restarts)] if self.restarts > 1 else []
+        return shlex.join([*words, "--time", f"{self.seconds:g}", "--seed", str(self.seed), "--out", "recovered"])
+
+    def script(self, solver: str | None = None) -> str:
+        """A Python script that does the same with one of the solvers."""
+        solver = self.solvers[0] if solver is None else solver
+        return "\n".join([*self._imports(), "", *self._picture(), "", *self._damage(), "", *self._solve(solver)]) + "\n"
+
+    def _imports(self) -> list[str]:
+        files = self.origin is None or isinstance(self.damage, Painted)
+        lines = ["import numpy as np"] if files else []
+        lines += ["import torch"]
+        lines += ["from PIL import Image"] if files else []
+        lines += ["", "import genprior as gp"]
+        lines += ["from genprior import samples"] if (self.origin or "").startswith("samples") else []
+        return lines + (["from genprior.tasks import attacks"] if isinstance(self.damage, Attacked) else [])
+
+    def _picture(self) -> list[str]:
+        lines = [f'G = gp.load_generator("{self.generator}")']
+        if self.origin is not None:
+            return [*lines, f"truth = {self.origin}"]
+        return [
+            *lines,
+            'pixels = torch.from_numpy(np.array(Image.open("input.png"))).float() / 255',
+            "truth = pixels.reshape(*G.signal_shape[1:], G.signal_shape[0]).permute(2, 0, 1)[None]",
+        ]
+
+    def _damage(self) -> list[str]:
+        return self.damage.code(self.truth.shape[1:]).splitlines()
+
+    def _solve(self, solver: str) -> list[str]:
+        return [
+            "result = gp.solve(",
+            "    problem,",
+            f"    gp.{solver}(),",
+            f"    stop=gp.Seconds({self.seconds!r}),",
+            f"    restarts={self.restarts},",
+            f"    seed={self.seed},",
+            "    patience=10**9,",
+            ")",
+            "print(result.summary())",
+            "print(result.advice[0])",
+            'print(f"error {float((result.signal - truth).norm() / truth.norm()):.3g}")',
+        ]

@@ -1,0 +1,93 @@
+"""What the page has in store: generators that all visitors share, sample pictures, solvers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from genprior import samples
+from genprior.generators import Generator
+from genprior.networks import bundled
+from genprior.networks.classifiers import ConvClassifier
+from genprior.solvers import (
+    LBFGS,
+    Adam,
+    Auto,
+    ExactADMM,
+    GradientDescent,
+    LevenbergMarquardt,
+    LinearizedADMM,
+    ProjectedGradient,
+    Solver,
+)
+from genprior.tasks import settings
+
+GENERATORS = {"mnist": "Handwritten digits", "celeba": "Faces"}
+
+SOLVERS: dict[str, Callable[[], Solver]] = {
+    kind.__name__: kind
+    for kind in (
+        Auto,
+        ExactADMM,
+        LinearizedADMM,
+        LBFGS,
+        Adam,
+        GradientDescent,
+        ProjectedGradient,
+        LevenbergMarquardt,
+    )
+}
+"""In the order of the page, as they come."""
+
+COMMAND_NAMES = {kind.__name__: name for name, kind in settings.SOLVERS.items()}
+"""The solvers as ``genprior recover --solver`` names them."""
+
+SAMPLES = 12
+"""Pictures to choose from."""
+
+_loading = threading.Lock()
+
+
+def generator(name: str) -> Generator:
+    """A bundled generator, loaded once; what solvers remember about it (its metric) is computed here, not in a race."""
+    with _loading:
+        return _generator(name)
+
+
+@cache
+def _generator(name: str) -> Generator:
+    loaded = bundled.load_generator(name)
+    loaded.metric_modes()
+    return loaded
+
+
+def classifier() -> ConvClassifier:
+    """The bundled classifier of digits, loaded once."""
+    with _loading:
+        return _classifier()
+
+
+@cache
+def _classifier() -> ConvClassifier:
+    return bundled.load_classifier("mnist")
+
+
+@cache
+def sample_pictures(name: str) -> Tensor:
+    """Pictures to choose from: test digits that the generator never saw; faces that the generator made itself."""
+    if name == "mnist":
+        return samples.digits(SAMPLES)[0]
+    chosen = generator(name)
+    with torch.no_grad():
+        return torch.cat([chosen(chosen.sample_latent(1, seed=seed)) for seed in range(SAMPLES)])
+
+
+def sample_code(name: str, number: int) -> str:
+    """The Python expression for a sample picture, given ``G``."""
+    if name == "mnist":
+        return f"samples.digits({number + 1})[0][{number}:]"
+    return f"G(G.sample_latent(1, seed={number})).detach()"

@@ -1,0 +1,1 @@
+"""What the visitor sees, drawn with nicegui."""

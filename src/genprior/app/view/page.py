@@ -1,0 +1,135 @@
+"""The page: three cards on the left, what comes of them on the right."""
+
+from __future__ import annotations
+
+from copy import copy
+from pathlib import Path
+
+from nicegui import Client, run, ui
+
+from genprior.app import pictures, stock
+from genprior.app.choices import Choices, seconds_scale
+from genprior.app.house import House
+from genprior.app.race import Race
+from genprior.app.recipe import Recipe
+from genprior.app.view.damage_panel import DamagePanel
+from genprior.app.view.parts import Text, box
+from genprior.app.view.picture_panel import PicturePanel
+from genprior.app.view.race_panel import RacePanel
+from genprior.app.view.results import Results
+
+_TICK = 0.25
+STYLE = (Path(__file__).parent / "style.css").read_text(encoding="utf-8")
+
+
+class Page:
+    """One visitor's page. It goes with the tab, and so does the visitor's race."""
+
+    def __init__(self, house: House, owner: str, client: Client) -> None:
+        self._house, self._owner = house, owner
+        self._choices = Choices(seconds=seconds_scale(house.time_limit).start)
+        self._race: Race | None = None
+        self._shown = -1
+        self._stale = self._previewing = False
+        client.on_delete(self.leave)
+        ui.add_css(STYLE)
+        _header()
+        with box("layout", "main"):
+            with box("controls"):
+                self._pictures = PicturePanel(self._choices, house.upload_limit, self.changed_picture)
+                self._damage = DamagePanel(self._choices, self.changed)
+                self._panel = RacePanel(self._choices, house.time_limit, self.pressed)
+            with box("results").props('id="results"'):
+                self._results = Results()
+        with box("", "footer"):
+            ui.label("Everything is computed on the machine that runs genprior serve; nothing leaves it.")
+        ui.timer(0.05, self._pictures.fill_samples, once=True)
+        ui.timer(_TICK, self.tick)
+
+    async def changed_picture(self) -> None:
+        """Another picture, perhaps of another generator."""
+        self._damage.follow()
+        await self.changed()
+
+    async def changed(self) -> None:
+        """Another picture or damage: show it, unless a race runs. One preview at a time, the last change wins."""
+        self._stale = True
+        if self._previewing:
+            return
+        self._previewing = True
+        try:
+            while self._stale and not self._busy:
+                self._stale, self._race = False, None
+                shown = await run.io_bound(_preview, copy(self._choices))
+                if shown is not None and not self._busy:
+                    self._results.preview(*shown)
+        finally:
+            self._previewing = False
+
+    @property
+    def _busy(self) -> bool:
+        return self._race is not None and not self._race.snapshot.phase.over
+
+    def pressed(self) -> None:
+        """Start, or stop."""
+        if self._race is not None and self._busy:
+            self._house.queue.stop(self._race)
+            return
+        try:
+            recipe = self._choices.recipe(self._house.time_limit)
+            self._start(recipe)
+        except ValueError as problem:
+            ui.notify(str(problem), type="warning")
+
+    def _start(self, recipe: Recipe) -> None:
+        race = Race(recipe, patience=self._house.patience)
+        self._house.queue.submit(race, self._owner)
+        self._race, self._shown = race, -1
+        words = recipe.damage.words(recipe.truth.shape[1:])
+        self._results.open(race, pictures.data_url(recipe.truth), words)
+        self._panel.show_running(True)
+        ui.run_javascript(
+            "if (innerWidth < 960) document.getElementById('results').scrollIntoView({behavior: 'smooth'})"
+        )
+        self.tick()
+
+    def tick(self) -> None:
+        """Show what has changed since the last look."""
+        if self._race is None:
+            return
+        snapshot = self._race.snapshot
+        place = self._house.queue.place(self._race)
+        if snapshot.version == self._shown and not place:
+            return
+        self._shown = snapshot.version
+        self._results.follow(self._race, snapshot, place)
+        self._panel.show_running(not snapshot.phase.over)
+
+    def leave(self) -> None:
+        """The tab is gone."""
+        if self._race is not None:
+            self._house.queue.stop(self._race)
+
+
+def _header() -> None:
+    with box("top", "header"):
+        Text("h1", "genprior")
+        Text("p", "Damage a picture, and watch solvers recover it with a generative prior.")
+        dark = box("icon-button", "button").props('type="button" aria-label="Light or dark" title="Light or dark"')
+        dark.on("click", js_handler="() => Quasar.Dark.toggle()")
+        with dark:
+            ui.icon("contrast", size="1.2rem")
+
+
+def _preview(choices: Choices) -> tuple[str, str, str] | None:
+    """Truth, damaged picture and words about it."""
+    truth = choices.picture
+    if truth is None:
+        return None
+    try:
+        damage = choices.damage()
+        damaged = damage.apply(truth, stock.generator(choices.generator))
+    except ValueError as problem:
+        return pictures.data_url(truth), "", str(problem)
+    words = damage.words(truth.shape[1:])
+    return pictures.data_url(truth), pictures.data_url(damaged.seen), " ".join([words, damaged.note]).strip()

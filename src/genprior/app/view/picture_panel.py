@@ -1,0 +1,120 @@
+"""The first card: which generator, which picture."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from nicegui import run, ui
+from nicegui.events import UploadEventArguments
+
+from genprior.app import pictures, stock
+from genprior.app.choices import Choices
+from genprior.app.view.parts import Segments, Text, box, card, picture, press
+from genprior.app.view.sketchpad import Sketchpad
+
+_SOURCES = {"samples": "Samples", "draw": "Draw", "upload": "Upload"}
+
+
+class PicturePanel:
+    """Samples, a sketchpad, an upload."""
+
+    def __init__(self, choices: Choices, upload_limit: float, on_change: Callable[[], Awaitable[None]]) -> None:
+        self._choices, self._on_change, self._limit = choices, on_change, upload_limit
+        self._thumbs: list[ui.element] = []
+        with card("Picture", 1):
+            Segments(stock.GENERATORS, choices.generator, self.take_generator, "Generator")
+            self._sources = Segments(_SOURCES, "samples", self._show_source, "Where the picture comes from")
+            self._places = {"samples": box("thumbs"), "draw": box("stack"), "upload": box("stack")}
+            with self._places["draw"]:
+                self._make_sketchpad()
+            with self._places["upload"]:
+                self._make_upload()
+        self._show_source("samples")
+
+    async def take_generator(self, name: str) -> None:
+        """Another generator, and the first of its samples."""
+        self._choices.take_generator(name)
+        self._sources.show_option("draw", name == "mnist")
+        self._sources.mark("samples")
+        self._show_source("samples")
+        await self.fill_samples()
+
+    async def fill_samples(self) -> None:
+        """Show the samples of the generator; loading one for the first time takes a moment."""
+        name = self._choices.generator
+        found = await run.io_bound(stock.sample_pictures, name)
+        if found is None or name != self._choices.generator:  # shutting down, or chosen anew meanwhile
+            return
+        place = self._places["samples"]
+        place.clear()
+        self._thumbs = []
+        with place:
+            for number in range(len(found)):
+                label = f"sample {number + 1}"
+                with box("", "button").props(f'type="button" aria-label="{label}"') as thumb:
+                    picture(label, pictures.data_url(found[number : number + 1]))
+                thumb.on("click", lambda number=number: self._take_sample(number))
+                self._thumbs.append(thumb)
+        await self._take_sample(0)
+
+    async def _take_sample(self, number: int) -> None:
+        self._choices.take_sample(number)
+        for place, thumb in enumerate(self._thumbs):
+            press(thumb, place == number)
+        await self._on_change()
+
+    def _show_source(self, source: str) -> None:
+        for name, place in self._places.items():
+            place.classes(**{"remove" if name == source else "add": "hidden"})
+
+    def _make_sketchpad(self) -> None:
+        hint = "Draw a digit with mouse or finger"
+        self._pad = Sketchpad(self._drawn, ink="#ffffff", brush=22, hint=hint, label="sketchpad for a digit")
+        Text("button", "Clear", "quiet-button").props('type="button"').on("click", self._pad.clear_strokes)
+
+    async def _drawn(self, data_url: str) -> None:
+        await self._take(lambda: pictures.read_drawing(data_url, stock.generator("mnist").signal_shape))
+
+    def _make_upload(self) -> None:
+        self._upload = ui.upload(
+            label="Choose an image, or drop it here",
+            auto_upload=True,
+            max_file_size=round(self._limit * 2**20),
+            on_upload=self._uploaded,
+            on_rejected=self._rejected,
+        )
+        self._upload.classes("upload").props('flat accept="image/*"').on("failed", self._rejected)
+        Text("p", f"PNG or JPEG, up to {self._limit:g} MB. The middle square is used.", "hint")
+
+    async def _uploaded(self, event: UploadEventArguments) -> None:
+        self._upload.reset()
+        if event.file.size() > self._limit * 2**20:
+            self._rejected()
+            return
+        data = await event.file.read()
+        shape = stock.generator(self._choices.generator).signal_shape
+        await self._take(lambda: pictures.read_upload(data, shape, event.file.name or "the file"))
+
+    def _rejected(self) -> None:
+        self._upload.reset()
+        ui.notify(f"not taken: the file is larger than {self._limit:g} MB, or no image", type="negative")
+
+    async def _take(self, read: Callable[[], object]) -> None:
+        """Read a picture somewhere else than in the event loop; say so if it cannot be read."""
+        found = await run.io_bound(_or_problem, read)
+        if isinstance(found, ValueError):
+            ui.notify(str(found), type="negative")
+            return
+        if found is None:
+            return
+        self._choices.take_picture(found)  # type: ignore[arg-type]
+        for thumb in self._thumbs:
+            press(thumb, False)
+        await self._on_change()
+
+
+def _or_problem(read: Callable[[], object]) -> object:
+    try:
+        return read()
+    except ValueError as problem:
+        return problem

@@ -1,0 +1,206 @@
+"""The right side: pictures, curves, verdicts, downloads."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+
+from nicegui import run, ui
+
+from genprior.app import bundle
+from genprior.app.race import Lane, Phase, Race, Snapshot
+from genprior.app.view.chart import COLOURS, COLUMNS, Chart
+from genprior.app.view.parts import Segments, Text, box, picture, show
+
+_HEAD = ("solver", "status", "error", "objective", "steps", "passes", "seconds")
+
+_STORY = {
+    "A generator knows what pictures look like": "It turns 128 numbers z into a picture G(z): a digit, or a face. It has "
+    "seen many, but not yours.",
+    "The data know yours, but not enough": "Fewer measurements than pixels, a part painted over, noise: many pictures agree "
+    "with them, nearly all of them nonsense.",
+    "Solvers look for what both allow": "They start from the same random z and have the same time. The curve that falls first "
+    "and deepest wins.",
+}
+
+
+class Tile:
+    """A picture with a name and a line below."""
+
+    def __init__(self, name: str, colour: str | None = None) -> None:
+        with box("tile").props(f'data-tile="{name}"') as self.root:
+            if colour is not None:
+                self.root.style(f"--tone: {colour}")
+            with box("frame"):
+                self._picture = picture(name)
+            Text("div", name, "name")
+            self._detail = Text("div", "", "detail")
+
+    def set(self, source: str | None, detail: str, best: bool = False) -> None:
+        """Another picture (None: the same) and line."""
+        if source is not None:
+            show(self._picture, source)
+        self._detail.text = detail
+        self.root.classes(**{"add" if best else "remove": "best"})
+
+
+class Results:
+    """What is known about the picture and the race."""
+
+    def __init__(self) -> None:
+        with box("card", "section"):
+            with box("card-head"):
+                Text("h2", "Pictures")
+                self._state = Text("span", "", "hint").props('role="status"')
+            with box("tiles"):
+                self._truth, self._seen = Tile("Truth"), Tile("Damaged")
+                self._lanes_place = box("").style("display: contents")
+            with box("progress hidden") as self._progress:
+                self._bar = box("")
+            self._banner = Text("div", "", "banner hidden").style("margin-top: .7rem").props('role="alert"')
+        self._how = _how()
+        with box("card hidden", "section") as self._chart_card:
+            with box("card-head"):
+                Text("h2", "Best so far against time")
+                Segments({name: name for name in COLUMNS}, "Error", self._take_column, "Curve")
+            self._chart = Chart()
+        with box("card hidden", "section") as self._verdict_card:
+            Text("h2", "How each solver ended")
+            self._table = ui.html("", sanitize=False).classes("wide")
+        with box("card hidden", "section") as self._download_card:
+            self._downloads = Downloads()
+        self._tiles: dict[str, Tile] = {}
+
+    def _take_column(self, name: str) -> None:
+        self._chart.take_column(name)
+
+    def preview(self, truth: str, seen: str | None, words: str) -> None:
+        """Before a race: the picture and its damage."""
+        self._truth.set(truth, "")
+        self._seen.set(seen, words)
+        self._lanes_place.clear()
+        self._tiles = {}
+        self._state.text = ""
+        self._how.classes(remove="hidden")
+        for card in (self._chart_card, self._verdict_card, self._download_card, self._progress, self._banner):
+            card.classes(add="hidden")
+
+    def open(self, race: Race, truth: str, words: str) -> None:
+        """A race begins; what is seen of the picture stays until the race has damaged it itself."""
+        self.preview(truth, None, words)
+        with self._lanes_place:
+            self._tiles = {name: Tile(name, COLOURS[name]) for name in race.recipe.solvers}
+        self._how.classes(add="hidden")
+        self._chart_card.classes(remove="hidden")
+        self._progress.classes(remove="hidden")
+
+    def follow(self, race: Race, snapshot: Snapshot, place: int) -> None:
+        """The race as it stands."""
+        self._state.text = _state(snapshot, place)
+        words = race.recipe.damage.words(race.recipe.truth.shape[1:])
+        self._seen.set(snapshot.seen or None, " ".join([words, snapshot.note]).strip())
+        best = _best(snapshot)
+        for lane in snapshot.lanes:
+            self._tiles[lane.name].set(lane.picture, _detail(lane), best=lane.name == best)
+        self._chart.draw(snapshot.lanes, race.recipe.seconds)
+        done = race.seconds / (race.recipe.seconds * len(snapshot.lanes))
+        self._bar.style(f"width: {100 if snapshot.phase.over else min(100, 100 * done):.0f}%")
+        self._banner.text = snapshot.message
+        self._banner.classes(**{"remove" if snapshot.message else "add": "hidden"})
+        if snapshot.phase is Phase.FAILED:
+            self._banner.classes(add="bad")
+        self._table.content = _table(snapshot.lanes)
+        self._verdict_card.classes(remove="hidden")
+        if snapshot.phase.over:
+            self._progress.classes(add="hidden")
+        if snapshot.phase.over and race.results:
+            self._downloads.offer(race)
+            self._download_card.classes(remove="hidden")
+
+
+class Downloads:
+    """Files, and the same as Python and as a command."""
+
+    def __init__(self) -> None:
+        self._race: Race | None = None
+        with box("card-head"):
+            Text("h2", "Take it with you")
+        with box("stack"):
+            with box("downloads"):
+                for name, title in bundle.FILES.items():
+                    button = Text("button", title, "quiet-button").props(f'type="button" data-file="{name}"')
+                    button.on("click", lambda name=name: self._send(name))
+            Text("span", "The same on the command line, with the files in the zip", "field-label")
+            self._command = Text("pre", "", "code wrap").props('data-code="command"')
+            Text("span", "The same in Python", "field-label")
+            self._script = Text("pre", "", "code").props('data-code="python"')
+
+    def offer(self, race: Race) -> None:
+        """The files of this race."""
+        self._race = race
+        self._command.text = race.recipe.command(bundle.best_solver(race))
+        self._script.text = race.recipe.script(bundle.best_solver(race))
+
+    async def _send(self, name: str) -> None:
+        if self._race is None:
+            return
+        content = await run.io_bound(bundle.content, self._race, name)
+        if content is not None:
+            ui.download.content(content, name)
+
+
+def _how() -> ui.element:
+    """What this is about, while there is nothing else to see."""
+    with box("card", "section") as place:
+        Text("h2", "How it works")
+        with box("how"):
+            for title, words in _STORY.items():
+                with box("", "p"):
+                    Text("b", title)
+                    Text("span", words)
+        Text("p", "minimise  L(w) + R(w) + H(z)   subject to   w = G(z)", "formula").style("margin-top: .8rem")
+    return place
+
+
+def _state(snapshot: Snapshot, place: int) -> str:
+    if snapshot.phase is Phase.WAITING:
+        return f"waiting: place {place} in the queue" if place else "starting"
+    return str(snapshot.phase.value)
+
+
+def _best(snapshot: Snapshot) -> str | None:
+    """The solver with the lowest objective at the end: what a user without the truth would pick."""
+    lanes = [lane for lane in snapshot.lanes if lane.over and not math.isnan(lane.objective)]
+    return min(lanes, key=lambda lane: lane.objective).name if snapshot.phase.over and lanes else None
+
+
+def _detail(lane: Lane) -> str:
+    if lane.problem:
+        return "not possible here"
+    words = f"error {_short(lane.error)}" if lane.points else lane.status
+    return f"{words}, {lane.remark}" if lane.remark else words
+
+
+def _table(lanes: tuple[Lane, ...]) -> str:
+    head = "".join(f"<th>{name}</th>" for name in _HEAD)
+    return f'<table class="outcome"><thead><tr>{head}</tr></thead><tbody>{"".join(map(_rows, lanes))}</tbody></table>'
+
+
+def _rows(lane: Lane) -> str:
+    kind = "impossible" if lane.problem else lane.status.replace(" ", "-")
+    status = lane.status.replace("_", " ").lower()
+    cells = (_short(lane.error), _short(lane.objective), str(lane.steps), str(lane.passes), f"{lane.seconds:.1f}")
+    words = html.escape(lane.problem) or "".join(
+        f"<div><b>{title}</b> {html.escape(text)}</div>"
+        for title, text in (("What now:", lane.advice), ("Plan:", lane.plan))
+        if text
+    )
+    name = re.sub("(?<=[a-z])(?=[A-Z])", "<wbr>", lane.name)
+    row = f'<td>{name}</td><td class="{kind}">{status}</td>' + "".join(f"<td>{cell}</td>" for cell in cells)
+    row = f'<tr class="{"head" if words else ""}" style="--tone: {COLOURS[lane.name]}">{row}</tr>'
+    return row + (f'<tr class="words"><td colspan="{len(_HEAD)}">{words}</td></tr>' if words else "")
+
+
+def _short(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.3g}"

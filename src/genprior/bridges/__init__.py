@@ -1,0 +1,1 @@
+"""Ways into other libraries. Each file needs its library only when it is imported itself."""

@@ -1,0 +1,106 @@
+"""``genprior defend``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from rich.console import Console
+from rich.text import Text
+
+from genprior.cli.bar import Bar
+from genprior.cli.speech import check_device, print_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class Defend:
+    """Classify pictures that may be attacked: replace each by the nearest one of a generator, then ask the classifier.
+
+    Writes defended/ in the layout of the input, result.json with the class of every picture before and after, report.html.
+    No proven defence: an attacker who knows the generator can get around it.
+
+    Example:
+        genprior defend attacked/ --classifier mnist --generator mnist --out defended
+        genprior defend digits.npy --labels labels.npy --classifier my_model.py:build --out defended
+    """
+
+    inputs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Pictures (.png, .jpg, ...), arrays (.npy, .npz, .safetensors, .h5), or folders of them."""
+    out: Path
+    """Folder for defended/, result.json and report.html."""
+    classifier: str = "mnist"
+    """A bundled name, a file of genprior train classifier, my_model.py:build, a TorchScript or torch.export file."""
+    classifier_weights: Path | None = None
+    """Weights for my_model.py:build: .safetensors, or .pt with a state dictionary."""
+    generator: str = "mnist"
+    """A bundled name, a file of genprior train, my_model.py:build, a TorchScript or torch.export file."""
+    weights: Path | None = None
+    """Weights for a generator from my_model.py:build."""
+    labels: Path | None = None
+    """A .npy file with the true class of every picture: accuracies are told then."""
+    norm: Literal["linf", "l2"] = "linf"
+    """In which the nearest picture is meant: linf bounds most attacks."""
+    solver: Literal["admm", "auto", "adam", "gd"] = "admm"
+    """admm: exact w steps, Adam's z steps."""
+    steps: int = 300
+    """Iterations."""
+    restarts: int = 4
+    """Starts per picture; the worse ones are given up early."""
+    batch_size: int = 100
+    """Pictures projected side by side: bounds the memory."""
+    resize: bool = False
+    """Cut and scale pictures of another size."""
+    skip: bool = False
+    """Leave out files that cannot be used, instead of refusing to start."""
+    seed: int = 0
+    """Seed of the starts."""
+    device: str = "cpu"
+    """Device for torch, for example cpu, cuda or mps."""
+    json: bool = False
+    """Print result.json instead of a summary."""
+
+    def run(self) -> None:
+        """Do it."""
+        from genprior.networks.foreign import open_generator  # noqa: PLC0415 - slow to import
+        from genprior.networks.foreign_classifiers import open_classifier  # noqa: PLC0415
+        from genprior.report.defend import write_defence  # noqa: PLC0415
+        from genprior.tasks.defence import Projection, named_solver  # noqa: PLC0415
+        from genprior.tasks.defend_files import defend_files, document  # noqa: PLC0415
+
+        check_device(self.device)
+        generator = open_generator(self.generator, self.weights, device=self.device)
+        shape = generator.signal_shape
+        classifier = open_classifier(self.classifier, self.classifier_weights, signal_shape=shape, device=self.device)
+        projection = Projection(
+            generator,
+            self.norm,
+            named_solver(self.solver, self.norm),
+            self.steps,
+            restarts=self.restarts,
+            batch_size=self.batch_size,
+            seed=self.seed,
+        )
+        with Bar(1, quiet=self.json, label="defended") as bar:
+            record = defend_files(
+                classifier,
+                projection,
+                tuple(str(path) for path in self.inputs),
+                self.out,
+                labels=self.labels,
+                resize=self.resize,
+                skip=self.skip,
+                on_progress=bar.told,
+            )
+        write_defence(record, projection, self.out / "report.html")
+        if self.json:
+            print_json(document(record, projection))
+            return
+        lines = [
+            (name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
+            for name, value in record.numbers.items()
+        ]
+        lines += [("files", str(self.out / "defended")), ("report", str(self.out / "report.html"))]
+        for name, text in lines:
+            Console().print(Text.assemble((f"{name}: ", "bold"), text), soft_wrap=True)

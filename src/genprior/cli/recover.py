@@ -1,0 +1,180 @@
+"""``genprior recover`` and ``genprior denoise``."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+from rich.console import Console
+from rich.text import Text
+
+from genprior.cli.bar import Bar
+from genprior.cli.speech import check_device, say_error
+
+if TYPE_CHECKING:
+    from genprior.tasks.outcome import Outcome
+    from genprior.tasks.settings import Recovery
+
+
+@dataclass(frozen=True, kw_only=True)
+class Common:
+    """Options of both commands."""
+
+    inputs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="INPUT...")]
+    """Pictures (.png, .jpg, ...), arrays (.npy, .npz, .safetensors, .h5), or folders of them."""
+    out: Path
+    """Folder for recovered/, result.json and report.html. The same command with the same folder goes on."""
+    generator: str = "mnist"
+    """A bundled name, a file of genprior train, my_model.py:build, a TorchScript or torch.export file."""
+    weights: Path | None = None
+    """Weights for my_model.py:build: .safetensors, or .pt with a state dictionary."""
+    latent_shape: tuple[int, ...] | None = None
+    """Shape of one latent, where it is not found out: 100, or 100 1 1."""
+    range: tuple[float, float] | None = None
+    """Range of the generator's own values, where it is not recognised: -1 1. Files are in [0, 1] in any case."""
+    label: int | None = None
+    """Class, for a conditional generator."""
+    labels: Path | None = None
+    """A .npy file with one class per item, for a conditional generator."""
+    loss: Literal["l2", "l1", "linf"] = "l2"
+    """l2; l1 for salt and pepper, linf for bounded noise (both for whole pictures)."""
+    box: tuple[float, float] | None = None
+    """Keep the signal's values between these: 0 1."""
+    latent_ball: float | None = None
+    """Keep the latent within this distance of zero."""
+    solver: str = "auto"
+    """auto, exact-admm, linearized-admm, quasi-newton, levenberg-marquardt, lbfgs, adam, gradient-descent, ..."""
+    restarts: int = 1
+    """Starts per item; the worse ones are given up early."""
+    time: float | None = None
+    """Seconds of computing for the whole job."""
+    steps: int | None = None
+    """Most steps of every batch; 1000 where no time is given either."""
+    batch_size: int = 64
+    """Items solved side by side: bounds the memory."""
+    simulate: bool = False
+    """Inputs are undamaged: damage them first, and tell the true error."""
+    noise: float = 0.0
+    """Standard deviation of the noise in a simulation."""
+    resize: bool = False
+    """Cut and scale pictures of another size."""
+    skip: bool = False
+    """Leave out files that cannot be used, instead of refusing to start."""
+    seed: int = 0
+    """Seed of starts and simulated noise."""
+    device: str = "cpu"
+    """Device for torch, for example cpu, cuda or mps."""
+    json: bool = False
+    """Print result.json instead of a summary."""
+
+    def job(self, operator: str) -> Recovery:
+        """As the library takes it."""
+        from genprior.tasks.settings import Recovery, Source  # noqa: PLC0415 - slow to import
+
+        check_device(self.device)
+        source = Source(
+            generator=self.generator,
+            weights=None if self.weights is None else str(self.weights),
+            latent_shape=self.latent_shape,
+            signal_range=self.range,
+            label=self.label,
+            labels=None if self.labels is None else str(self.labels),
+        )
+        return Recovery(
+            inputs=tuple(str(path) for path in self.inputs),
+            out=self.out,
+            source=source,
+            operator=operator,
+            simulate=self.simulate,
+            noise=self.noise,
+            loss=self.loss,
+            box=self.box,
+            latent_ball=self.latent_ball,
+            solver=self.solver,
+            restarts=self.restarts,
+            time=self.time,
+            steps=self.steps,
+            batch_size=self.batch_size,
+            seed=self.seed,
+            device=self.device,
+            resize=self.resize,
+            skip=self.skip,
+        )
+
+    def carry_out(self, operator: str) -> None:
+        """Do the job, show how far it is, say what came out."""
+        from genprior.tasks.recover import recover  # noqa: PLC0415 - slow to import
+
+        job = self.job(operator)
+        try:
+            with Bar(1, quiet=self.json, label="recovered") as bar:
+                outcome = recover(job, bar.told)
+        except KeyboardInterrupt:
+            say_error(f"what is done is kept in {self.out}: the same command goes on from there")
+            raise
+        if self.json:
+            with outcome.result.open(encoding="utf-8") as file:
+                shutil.copyfileobj(file, sys.stdout)
+        else:
+            _say(outcome, job)
+        if outcome.counts["UNREADABLE"] and not self.skip:
+            raise ValueError(
+                f"{outcome.counts['UNREADABLE']} of {outcome.total} items could not be read, all others are recovered "
+                f"({outcome.unread}); --skip accepts that"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recover(Common):
+    """Recover pictures or signals from measurements, with a generator as the prior.
+
+    Writes recovered/ in the layout of the input, result.json with the fate of every item, report.html with pictures.
+
+    Example:
+        genprior recover pictures/ --generator mnist --operator gaussian:m=392,seed=0 --simulate --out recovered
+        genprior recover small/ --generator celeba --operator downsample:4 --restarts 4 --out large
+    """
+
+    operator: str
+    """gaussian:m=392,seed=0  mask:known.png  blur:sigma=2  downsample:4  fourier:lines.npy  dense:A.npy  hadamard:m=392"""
+
+    def run(self) -> None:
+        """Do it."""
+        self.carry_out(self.operator)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Denoise(Common):
+    """Remove noise from pictures: the nearest ones that the generator can make, in the norm that fits the noise.
+
+    Example:
+        genprior denoise noisy/ --generator mnist --loss linf --out clean
+        genprior denoise digits/ --simulate --noise 0.3 --restarts 4 --out clean
+    """
+
+    def run(self) -> None:
+        """Do it."""
+        self.carry_out("identity")
+
+
+def _say(outcome: Outcome, job: Recovery) -> None:
+    console = Console()
+    numbers = outcome.numbers()
+    ends = ", ".join(f"{count} {name}" for name, count in numbers["status"].items())
+    lines = [("recovered", f"{outcome.recovered} of {outcome.total} items ({ends})")]
+    if numbers["median_residual"] is not None:
+        lines.append(("median residual", f"{numbers['median_residual']:.3g}"))
+    if numbers["median_error"] is not None:
+        lines.append(("median true error", f"{numbers['median_error']:.3g}"))
+    lines += [
+        ("time", f"{outcome.seconds:.1f} s, {outcome.forwards} forward and {outcome.backwards} backward passes"),
+        ("plan", outcome.plan),
+    ]
+    lines += [("generator", note) for note in outcome.notes]
+    lines += [("files", str(job.out / "recovered")), ("report", str(outcome.report))]
+    for name, text in lines:
+        console.print(Text.assemble((f"{name}: ", "bold"), text), soft_wrap=True)

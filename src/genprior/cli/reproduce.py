@@ -1,0 +1,183 @@
+"""``genprior reproduce ...``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from genprior.cli.speech import as_json, check_device, print_json
+
+if TYPE_CHECKING:
+    from genprior.experiments.reproduce.parts import Progress as Standing
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Reproduce:
+    """What all ``genprior reproduce ...`` commands do alike."""
+
+    experiments: ClassVar[tuple[str, ...]] = ()
+
+    out: Path
+    """Folder for results.json, index.html, reproduction.md, figures, traces. Give it again to go on where a run stopped."""
+    quick: bool = False
+    """Few pictures and iterations, under five minutes: to see that it works, not to judge."""
+    faces: Path | None = None
+    """Your own folder, tar or zip of face pictures, for a table on real faces; none of them is shown."""
+    seed: int = 0
+    """Seed of pictures, noise, measurements and starts."""
+    device: str = "cpu"
+    """Device for torch, for example cpu, cuda or mps."""
+    threads: int | None = None
+    """Threads for torch; its own choice by default."""
+    json: bool = False
+    """Print one JSON document, that of results.json, instead of the table."""
+
+    def run(self) -> None:
+        """Do it."""
+        import torch  # noqa: PLC0415 - slow to import
+
+        from genprior import _validate  # noqa: PLC0415
+        from genprior._files import write_text  # noqa: PLC0415
+        from genprior.experiments.reproduce import EXPERIMENTS, reproduce  # noqa: PLC0415
+        from genprior.report.reproduction import write_report  # noqa: PLC0415
+
+        check_device(self.device)
+        if self.threads is not None:
+            torch.set_num_threads(_validate.whole("threads", self.threads))
+        names = self.experiments or tuple(EXPERIMENTS)
+        with _Bar(quiet=self.json) as bar:
+            done = reproduce(
+                names,
+                self.out,
+                size="quick" if self.quick else "full",
+                seed=self.seed,
+                device=self.device,
+                faces=self.faces,
+                show=bar,
+            )
+        document = done.document()
+        write_text(self.out / "results.json", as_json(document))
+        files = write_report(done)
+        if self.json:
+            print_json(document)
+            return
+        table = Table(title="what the paper says, and whether it holds here", show_lines=True)
+        for name in ("the paper", "here", "verdict"):
+            table.add_column(name)
+        for claim in done.claims:
+            table.add_row(Text(claim.paper), Text(claim.finding), Text(claim.verdict))
+        console = Console()
+        console.print(table)
+        console.print(Text.assemble(("report: ", "bold"), str(files[0])), soft_wrap=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproduceAll(_Reproduce):
+    """Reproduce all of the paper's experiments, and judge each of its claims by the numbers.
+
+    One folder with results.json, a self-contained page, figures, traces. Killed and started again with the same words it
+    redoes nothing that was finished. The digits of the defence are downloaded once (not with --quick).
+
+    Example:
+        genprior reproduce all --out reproduction
+        genprior reproduce all --quick --out quick
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproduceSensing(_Reproduce):
+    """Reproduce compressive sensing: objective and error against time and passes, digits and faces, real digits apart.
+
+    Example:
+        genprior reproduce compressive-sensing --out reproduction
+    """
+
+    experiments: ClassVar[tuple[str, ...]] = ("compressive-sensing",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproduceDenoising(_Reproduce):
+    """Reproduce denoising in the l_inf norm (and l1 and l2): the error at each iteration, with the duals watched.
+
+    Example:
+        genprior reproduce linf-denoising --out reproduction
+    """
+
+    experiments: ClassVar[tuple[str, ...]] = ("linf-denoising",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproduceDefence(_Reproduce):
+    """Reproduce the adversarial defence: attacked digits projected and classified; also under attacks that know the defence.
+
+    Example:
+        genprior reproduce defence --out reproduction
+    """
+
+    experiments: ClassVar[tuple[str, ...]] = ("defence",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproduceTuning(_Reproduce):
+    """Reproduce the tuning of gradient descent: average objective against the step; all methods with the same budget.
+
+    Example:
+        genprior reproduce tuning --out reproduction
+    """
+
+    experiments: ClassVar[tuple[str, ...]] = ("tuning",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproducePlateau(_Reproduce):
+    """See the theory in practice: plateaus against the penalty, rates against the conditioning of G, three dual rules.
+
+    Example:
+        genprior reproduce plateau --out reproduction
+    """
+
+    experiments: ClassVar[tuple[str, ...]] = ("plateau",)
+
+
+class _Bar:
+    """The parts done and the time left, on a terminal; elsewhere a line for each part, or nothing."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        console = Console(stderr=True)
+        self._lines = not quiet and not console.is_terminal
+        self._bar = Progress(
+            TextColumn("part {task.fields[number]}"),
+            BarColumn(),
+            TextColumn("{task.fields[part]}"),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
+            console=console,
+            disable=quiet or not console.is_terminal,
+        )
+        self._task = self._bar.add_task("parts", total=1.0, number="", part="", left="")
+
+    def __enter__(self) -> _Bar:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def __call__(self, at: Standing) -> None:
+        """Show where the run stands."""
+        left = "" if at.seconds_left is None else f"about {_duration(at.seconds_left)} left"
+        number = f"{at.number}/{at.count}"
+        self._bar.update(self._task, completed=at.share, number=number, part=at.part, left=left)
+        if self._lines:
+            sys.stderr.write(f"part {number}: {at.part}{', ' + left if left else ''}\n")
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

@@ -1,0 +1,76 @@
+"""``genprior serve``."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.text import Text
+
+from genprior import _validate
+from genprior.cli.speech import print_json
+
+
+@dataclass(frozen=True)
+class Serve:
+    """A web page on which to damage a picture and watch solvers recover it.
+
+    Draw a digit, choose a sample or upload an image; choose the damage and the solvers; take the result, the command
+    and a Python script home. Works without a network. Example:
+
+        genprior serve --port 8080
+    """
+
+    host: str = "127.0.0.1"
+    """Address to listen on; 0.0.0.0 lets other machines in."""
+    port: int = 8080
+    """Port to listen on."""
+    jobs: int = 2
+    """Races that run at once; the others wait in a queue."""
+    time_limit: float = 30.0
+    """Seconds of computing for one race, shared by its solvers."""
+    upload_limit: float = 5.0
+    """Megabytes of an uploaded image."""
+    json: bool = False
+    """Print one JSON document with the address instead of a sentence."""
+
+    def run(self) -> None:
+        """Do it, until interrupted."""
+        if importlib.util.find_spec("nicegui") is None:
+            raise RuntimeError("the web page needs nicegui, which is not installed: pip install 'genprior[app]'")
+        self._check()
+        from genprior.app.house import House  # noqa: PLC0415 - slow to import
+        from genprior.app.queue import Queue  # noqa: PLC0415
+        from genprior.app.server import bound_socket, serve  # noqa: PLC0415
+
+        bound = bound_socket(self.host, self.port)
+        _share_cores(self.jobs)
+        try:
+            serve(bound, House(Queue(self.jobs), self.time_limit, self.upload_limit), self._announce)
+        except KeyboardInterrupt:
+            sys.stderr.write("stopped\n")
+
+    def _check(self) -> None:
+        _validate.whole("jobs", self.jobs)
+        _validate.number("time-limit", self.time_limit, least=1)
+        _validate.number("upload-limit", self.upload_limit, above=0)
+        if not 0 < self.port < 65536:
+            raise ValueError(f"port must be between 1 and 65535, got {self.port}")
+
+    def _announce(self) -> None:
+        host = "localhost" if self.host in {"127.0.0.1", "0.0.0.0", "::", "::1"} else self.host
+        address = f"http://{host}:{self.port}"
+        if self.json:
+            print_json({"address": address, "jobs": self.jobs})
+            sys.stdout.flush()
+            return
+        Console().print(Text.assemble(("genprior serve: ", "bold"), address, "   (Ctrl-C stops it)"), soft_wrap=True)
+
+
+def _share_cores(jobs: int) -> None:
+    """Races side by side are faster with threads of their own than with all cores for each."""
+    import torch  # noqa: PLC0415 - slow to import
+
+    torch.set_num_threads(max(1, torch.get_num_threads() // jobs))

@@ -1,0 +1,125 @@
+"""All experiments by name: their parts, their run, and everything put together."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from genprior import _validate
+from genprior.experiments.reproduce import compressive_sensing, defence, denoising, plateau, tuning
+from genprior.experiments.reproduce.claims import Claim, Results
+from genprior.experiments.reproduce.contest import Setting
+from genprior.experiments.reproduce.judging_defence import judge_defence, judge_plateau
+from genprior.experiments.reproduce.judging_races import judge_denoising, judge_sensing, judge_tuning
+from genprior.experiments.reproduce.parts import Found, Part, Progress, Store, run_parts, unique
+from genprior.experiments.reproduce.sizes import SIZES
+from genprior.networks.bundled import bundled_path
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One of the paper's experiments."""
+
+    name: str
+    title: str
+    parts: Callable[[Setting], list[Part]]
+    judge: Callable[[Setting, Results], list[Claim]]
+
+
+EXPERIMENTS = {
+    one.name: one
+    for one in (
+        Experiment(plateau.PREFIX, "Theory in practice", plateau.parts, judge_plateau),
+        Experiment(tuning.PREFIX, "Tuning of gradient descent", tuning.parts, judge_tuning),
+        Experiment(compressive_sensing.PREFIX, "Compressive sensing", compressive_sensing.parts, judge_sensing),
+        Experiment(denoising.PREFIX, "Denoising in the l_inf norm", denoising.parts, judge_denoising),
+        Experiment(defence.PREFIX, "Adversarial defence", defence.parts, judge_defence),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What a run found."""
+
+    setting: Setting
+    experiments: tuple[str, ...]
+    parts: dict[str, Found]
+    claims: list[Claim]
+    folder: Path
+
+    def document(self) -> dict[str, Any]:
+        """Everything as plain values. Only ``times`` and ``environment`` may differ between two runs of the same settings."""
+        return {
+            "settings": settings_of(self.setting),
+            "experiments": list(self.experiments),
+            "claims": [asdict(claim) for claim in self.claims],
+            "parts": {name: found.numbers for name, found in self.parts.items()},
+            "times": {name: found.times for name, found in self.parts.items()},
+            "seconds": sum(found.times["part_seconds"] for found in self.parts.values()),
+            "environment": environment(),
+        }
+
+
+def reproduce(
+    names: Sequence[str],
+    folder: str | Path,
+    *,
+    size: str = "full",
+    seed: int = 0,
+    device: str = "cpu",
+    faces: str | Path | None = None,
+    show: Callable[[Progress], object] = lambda progress: None,
+) -> Reproduction:
+    """Run experiments in a folder; what is finished there is not run again."""
+    unknown = [name for name in names if name not in EXPERIMENTS]
+    if unknown or not names:
+        raise ValueError(f"there is no experiment {', '.join(unknown)!r}: give some of {', '.join(EXPERIMENTS)}")
+    if size not in SIZES:
+        raise ValueError(f"size must be one of {', '.join(SIZES)}, got {size!r}")
+    _validate.seed(seed)
+    setting = Setting(SIZES[size], seed, device, None if faces is None else Path(faces))
+    store = Store(Path(folder), settings_of(setting))
+    parts = unique(part for name in names for part in EXPERIMENTS[name].parts(setting))
+    results = run_parts(parts, store, show)
+    claims = [claim for name in names for claim in EXPERIMENTS[name].judge(setting, results)]
+    return Reproduction(setting, tuple(names), results, claims, Path(folder))
+
+
+def settings_of(setting: Setting) -> dict[str, Any]:
+    """What must be the same for parts to belong together."""
+    return {
+        "genprior": version("genprior"),
+        "size": setting.size.name,
+        "seed": setting.seed,
+        "device": setting.device,
+        "faces": None if setting.faces is None else setting.faces.name,
+        "sizes": _fingerprint(repr(setting.size).encode()),
+        "networks": {
+            f"{name}-{role}": _fingerprint(bundled_path(name, role).read_bytes())
+            for name, role in (("mnist", "generator"), ("celeba", "generator"), ("mnist", "classifier"))
+        },
+    }
+
+
+def environment() -> dict[str, Any]:
+    """Versions and machine."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": version("numpy"),
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "processors": torch.get_num_threads(),
+    }
+
+
+def _fingerprint(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]

@@ -1,0 +1,119 @@
+"""How large the experiments are: the paper's sizes where two cores allow it, and a quick set to see that all works."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Sensing:
+    """One generator in the compressive sensing experiment."""
+
+    fractions: tuple[float, ...]
+    """Measurements over pixels."""
+    main: float
+    """The fraction of the figure; also that of the real pictures."""
+    pictures: int
+    steps: int
+    tuning_pictures: int
+    tuning_steps: int
+
+
+@dataclass(frozen=True)
+class Denoising:
+    """Pictures and iterations."""
+
+    pictures: int
+    descent_steps: int
+    """Gradient descent and Adam."""
+    admm_steps: int
+    tuning_steps: int
+    other_share: float
+    """Of these iterations in the norms that the paper does not show."""
+
+
+@dataclass(frozen=True)
+class Defence:
+    """Pictures and iterations."""
+
+    pictures: int
+    chunk: int
+    """Pictures of one part."""
+    ours_pictures: int
+    """For the methods that are not the paper's, and for clean pictures."""
+    descent_steps: int
+    admm_steps: int
+    tuning_pictures: int
+    tuning_steps: int
+    bpda_pictures: int
+    bpda_steps: int
+    latent_pictures: int
+    latent_steps: int
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The step sizes of gradient descent."""
+
+    steps: tuple[float, ...]
+    pictures: int
+    iterations: int
+
+
+@dataclass(frozen=True)
+class Plateau:
+    """Penalties, conditionings, iterations."""
+
+    penalties: tuple[float, ...]
+    conditionings: tuple[float, ...]
+    iterations: int
+    """At penalty 1; more at a larger one."""
+    digits: int
+    digit_penalties: tuple[float, ...]
+    digit_iterations: int
+    dual_iterations: int
+
+
+@dataclass(frozen=True)
+class Size:
+    """Everything."""
+
+    name: str
+    settings: int
+    """Settings that each tuned method may choose from."""
+    digits: Sensing
+    faces: Sensing
+    denoising: Denoising
+    defence: Defence
+    digit_tuning: Tuning
+    face_tuning: Tuning
+    plateau: Plateau
+
+
+_STEPS = tuple(round(0.001 * 10 ** (k / 4), 6) for k in range(13))
+
+FULL = Size(
+    name="full",
+    settings=8,
+    digits=Sensing((0.1, 0.2, 0.3, 0.4, 0.5, 0.7), 0.5, 20, 400, 10, 100),
+    faces=Sensing((0.2, 0.5), 0.5, 10, 200, 3, 40),
+    denoising=Denoising(7, 3000, 2000, 300, 0.25),
+    defence=Defence(2000, 250, 250, 450, 300, 20, 100, 16, 15, 100, 300),
+    digit_tuning=Tuning(_STEPS, 100, 100),
+    face_tuning=Tuning(_STEPS[::2], 10, 50),
+    plateau=Plateau(
+        (1.0, 3.0, 10.0, 30.0, 100.0, 300.0), (1.0, 2.0, 4.0, 8.0, 16.0), 300, 8, (0.3, 1, 3, 10, 30), 800, 2000
+    ),
+)
+QUICK = Size(
+    name="quick",
+    settings=2,
+    digits=Sensing((0.2, 0.5), 0.5, 4, 30, 2, 10),
+    faces=Sensing((0.05,), 0.05, 2, 8, 1, 3),
+    denoising=Denoising(3, 60, 45, 10, 0.4),
+    defence=Defence(20, 10, 10, 50, 35, 4, 12, 2, 2, 4, 20),
+    digit_tuning=Tuning(_STEPS[::4], 4, 20),
+    face_tuning=Tuning(_STEPS[::6], 1, 4),
+    plateau=Plateau((3.0, 10.0, 30.0), (2.0, 4.0, 8.0), 60, 2, (1, 10), 40, 200),
+)
+SIZES = {size.name: size for size in (FULL, QUICK)}

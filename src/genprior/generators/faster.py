@@ -1,0 +1,96 @@
+"""A module made quick without changing what it computes: BatchNorm folded into its neighbour, channels last."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from functools import reduce
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
+
+_EQUAL = 1e-4
+"""Largest relative difference between the two modules' signals in float32; rounding is far below."""
+
+
+def quick_copy(module: nn.Module, latents: Tensor) -> tuple[nn.Module, tuple[str, ...]]:
+    """A copy of an eval-mode module and what was done to it; each change is kept only if signals at ``latents`` stay equal."""
+    quick, remarks = module, []
+    folded, count = fold_batch_norms(module)
+    if count and _equal(folded, module, latents):
+        quick = folded
+        remarks.append(f"{count} BatchNorm layer{'s' * (count > 1)} folded into the layers before")
+    laid_out = copy.deepcopy(quick).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if any(parameter.ndim == 4 for parameter in quick.parameters()) and _equal(laid_out, module, latents):
+        quick = laid_out
+        remarks.append("channels last in memory")
+    return quick, tuple(remarks)
+
+
+def fold_batch_norms(module: nn.Module) -> tuple[nn.Module, int]:
+    """A copy in which every BatchNorm that follows a linear or convolution layer directly is part of it, and their number.
+
+    The copy's graph is found by tracing; a module that cannot be traced (its Python depends on data) is returned as it is.
+    """
+    if not any(isinstance(part, _BatchNorm) for part in module.modules()):
+        return module, 0
+    try:
+        traced = fx.symbolic_trace(copy.deepcopy(module))
+    except Exception:
+        return module, 0
+    calls = Counter(node.target for node in traced.graph.nodes if node.op == "call_module")
+    pairs = [node for node in traced.graph.nodes if _is_pair(traced, node, calls)]
+    for node in pairs:
+        before = node.args[0]
+        _replace(traced, str(before.target), _fused(_part(traced, before), _part(traced, node)))
+        node.replace_all_uses_with(before)
+        traced.graph.erase_node(node)
+    traced.recompile()
+    return traced.eval().requires_grad_(False), len(pairs)
+
+
+def _is_pair(traced: fx.GraphModule, node: fx.Node, calls: Counter[object]) -> bool:
+    """A BatchNorm whose input comes from a layer that takes it in, and goes nowhere else."""
+    if node.op != "call_module" or not isinstance(_part(traced, node), _BatchNorm) or not node.args:
+        return False
+    before = node.args[0]
+    if not isinstance(before, fx.Node) or before.op != "call_module" or len(before.users) > 1:
+        return False
+    alone = calls[before.target] == 1 and calls[node.target] == 1
+    layer = _part(traced, before)
+    grouped = isinstance(layer, _ConvTransposeNd) and layer.groups > 1
+    return alone and isinstance(layer, nn.Linear | _ConvNd) and not grouped and not _hooked(layer)
+
+
+def _hooked(layer: nn.Module) -> bool:
+    """Hooks see layers; weight norm and its like are hooks or parametrizations."""
+    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks)
+    return any(hooks) or hasattr(layer, "parametrizations")
+
+
+def _fused(layer: nn.Module, norm: nn.Module) -> nn.Module:
+    assert isinstance(norm, _BatchNorm)
+    if isinstance(layer, nn.Linear):
+        if norm.weight is None:  # torch's own function wants numbers
+            norm = copy.deepcopy(norm)
+            norm.weight, norm.bias = (nn.Parameter(f(norm.running_mean)) for f in (torch.ones_like, torch.zeros_like))
+        return fuse_linear_bn_eval(layer, norm)
+    return fuse_conv_bn_eval(layer, norm, transpose=isinstance(layer, _ConvTransposeNd))  # type: ignore[type-var]
+
+
+def _part(traced: fx.GraphModule, node: fx.Node) -> nn.Module:
+    return traced.get_submodule(str(node.target))
+
+
+def _replace(traced: fx.GraphModule, name: str, layer: nn.Module) -> None:
+    *path, last = name.split(".")
+    setattr(reduce(getattr, path, traced), last, layer)
+
+
+def _equal(one: nn.Module, other: nn.Module, latents: Tensor) -> bool:
+    with torch.no_grad():
+        x, y = one(latents), other(latents)
+    return x.shape == y.shape and bool((x - y).abs().max() <= _EQUAL * y.abs().max().clamp_min(1e-30))

@@ -1,0 +1,227 @@
+"""What the report says of each experiment: what was done, claims, tables, figures. One source for page and document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from genprior.experiments.reproduce import compressive_sensing as sensing
+from genprior.experiments.reproduce import defence, denoising, plateau, tuning
+from genprior.experiments.reproduce.claims import Claim
+from genprior.experiments.reproduce.defender import NORMS
+from genprior.experiments.reproduce.judging_defence import accuracy_curve
+from genprior.experiments.reproduce.methods import LABELS
+from genprior.experiments.reproduce.run import EXPERIMENTS, Reproduction
+from genprior.report.reproduction import races, theory
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_NAMES = {"mnist": "Digits", "celeba": "Faces"}
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table."""
+
+    caption: str
+    head: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Section:
+    """One experiment."""
+
+    name: str
+    title: str
+    text: str
+    claims: list[Claim]
+    figures: dict[str, tuple[str, Figure]] = field(default_factory=dict)
+    """By file name: caption and figure."""
+    sheets: list[Sheet] = field(default_factory=list)
+
+
+def sections(done: Reproduction) -> list[Section]:
+    """Of all experiments that ran."""
+    makers: dict[str, Callable[[Reproduction, list[Claim]], Section]] = {
+        sensing.PREFIX: _sensing,
+        denoising.PREFIX: _denoising,
+        defence.PREFIX: _defence,
+        tuning.PREFIX: _tuning,
+        plateau.PREFIX: _plateau,
+    }
+    return [
+        make(done, [claim for claim in done.claims if claim.experiment == name])
+        for name, make in makers.items()
+        if name in done.experiments
+    ]
+
+
+def _sensing(done: Reproduction, claims: list[Claim]) -> Section:
+    size = done.setting.size
+    text = (
+        f"{size.digits.pictures} digits and {size.faces.pictures} faces made by the bundled generators, so that the "
+        "objective can go to zero; Gaussian measurements; one start, the same for all. Every tuned method chose the "
+        f"best of {size.settings} settings by the median objective on {size.digits.tuning_pictures} other digits "
+        f"({size.faces.tuning_pictures} other faces) after {size.digits.tuning_steps} ({size.faces.tuning_steps}) "
+        "iterations; Auto has no option. The iterate shown is the best so far by objective. Faces cost ten times as "
+        "much: fewer iterations, fewer fractions, no projected gradient. Real digits, which do not lie in the "
+        "range, stand apart: their objective cannot go to zero. Why exact ADMM can be ahead: with a small penalty "
+        "its w step whitens the measurements, so that z moves as if A had orthogonal rows. Why the linearized one "
+        "is behind: its w goes 1/(nu_L + rho) of the gradient at a time, and z follows w."
+    )
+    figures = {}
+    for generator, one in (("mnist", size.digits), ("celeba", size.faces)):
+        caption = f"{_NAMES[generator]} in the range, medians: objective and error against passes and time"
+        figures[f"sensing-{generator}"] = (caption, races.draw_sensing(done, generator, one.main, "range"))
+    figures["sensing-sweep"] = ("Digits in the range, against the number of measurements", races.draw_sweep(done))
+    caption = "Real digits, not in the range: medians"
+    figures["sensing-real"] = (caption, races.draw_sensing(done, "mnist", size.digits.main, "real"))
+    return Section(sensing.PREFIX, EXPERIMENTS[sensing.PREFIX].title, text, claims, figures, _sensing_sheets(done))
+
+
+def _sensing_sheets(done: Reproduction) -> list[Sheet]:
+    size = done.setting.size
+    fields = [("mnist", fraction, "range") for fraction in size.digits.fractions]
+    fields += [("celeba", fraction, "range") for fraction in size.faces.fractions]
+    fields += [("mnist", size.digits.main, "real")]
+    fields += [("celeba", size.faces.main, "real")] if done.setting.faces is not None else []
+    found = []
+    for generator, fraction, truth in fields:
+        kind = "in the range" if truth == "range" else "real"
+        m = sensing.measurements(generator, fraction)
+        caption = f"{_NAMES[generator]}, {kind}, m = {m}: at the end, median (quartiles)"
+        found.append(_race_sheet(done, sensing.field_name(generator, fraction, truth), caption, ("objective", "error")))
+    return found
+
+
+def _race_sheet(done: Reproduction, field_name: str, caption: str, names: tuple[str, ...]) -> Sheet:
+    rows = []
+    for key in races.runs(done, field_name):
+        found = done.parts[f"{field_name}.run.{key}"]
+        numbers = found.numbers
+        rows.append(
+            (
+                LABELS[key],
+                *(_spread(numbers[name]) for name in names),
+                str(numbers["steps"]),
+                f"{numbers['forwards']} + {numbers['backwards']}",
+                f"{found.times['seconds']:.1f}",
+                _plain(numbers["solver"]),
+            )
+        )
+    return Sheet(caption, ("method", *names, "iterations", "passes", "seconds", "setting"), rows)
+
+
+def _denoising(done: Reproduction, claims: list[Claim]) -> Section:
+    size = done.setting.size.denoising
+    text = (
+        f"{size.pictures} digits made by the bundled generator, gamma |w - y|_2^2 + |w - y|_inf over w = G(z); "
+        f"gradient descent and Adam {size.descent_steps} iterations, the ADMMs and Auto {size.admm_steps} (the other "
+        f"four cases: a share of {size.other_share:g} of these). Settings: the best of {done.setting.size.settings} "
+        f"by objective on other digits after {size.tuning_steps} iterations. Why gamma matters: a subgradient of the "
+        "l_inf norm sees one pixel of 784; what a large gamma lets descent gain is owed to the squared l2 distance, "
+        "which sees all of them. Why the z step matters: latent directions differ by a factor of 200 in how far "
+        "they move the picture; the paper's gradient step is as long as the steepest allows, Adam's evens them out."
+    )
+    figures = {
+        "denoising": ("Mean error of the best iterate by objective, at each iteration", races.draw_denoising(done)),
+        "denoising-duals": ("l_inf runs: w differs from y, duals are bounded", races.draw_duals(done)),
+    }
+    sheets = [
+        _race_sheet(
+            done, f"{denoising.PREFIX}.{case.key}", f"{case.title}: at the end, median (quartiles)", ("linf", "error")
+        )
+        for case in denoising.CASES
+    ]
+    return Section(denoising.PREFIX, EXPERIMENTS[denoising.PREFIX].title, text, claims, figures, sheets)
+
+
+def _defence(done: Reproduction, claims: list[Claim]) -> Section:
+    size = done.setting.size.defence
+    attack = done.parts[f"{defence.PREFIX}.attack"].numbers
+    text = (
+        f"{attack['pictures']} MNIST test digits, attacked by projected gradient in l_inf ({attack['steps']} "
+        f"iterations, step {attack['step']:g}, size {attack['size']:g}) on the bundled convolutional classifier: "
+        f"accuracy {attack['clean_accuracy']:.1%} clean, {attack['attacked_accuracy']:.1%} attacked. Gradient "
+        f"descent and Adam project in l2 ({size.descent_steps} iterations), the ADMMs and Auto in l_inf "
+        f"({size.admm_steps}); one start each. Methods that are not the paper's, and clean pictures: "
+        f"{size.ours_pictures} digits. Attacks that know the defence: BPDA (straight-through, {size.bpda_steps} "
+        f"steps, {size.bpda_pictures} digits), and a search of the latent space ({size.latent_steps} steps, "
+        f"{size.latent_pictures} digits). Projection on the range of a generator is no proven defence."
+    )
+    figures = {
+        "defence": ("Test error on attacked digits", theory.draw_defence(done)),
+        "defence-known": ("Accuracy of the defended classifier", theory.draw_known(done)),
+    }
+    return Section(defence.PREFIX, EXPERIMENTS[defence.PREFIX].title, text, claims, figures, [_defence_sheet(done)])
+
+
+def _defence_sheet(done: Reproduction) -> Sheet:
+    rows = []
+    for key in theory.defence_keys(done):
+        curve = accuracy_curve(done.setting, done.parts, key)
+        known = [done.parts.get(f"{defence.PREFIX}.{kind}.{key}") for kind in ("bpda", "latent")]
+        pictures = sum(stop - start for start, stop in defence.chunks(done.setting, key))
+        rows.append(
+            (
+                LABELS[key],
+                NORMS[key].replace("linf", "l_inf"),
+                f"{curve['accuracy'][-1]:.1%}",
+                f"{done.parts[f'{defence.PREFIX}.clean.{key}'].numbers['accuracy']:.1%}",
+                *("-" if one is None else f"{one.numbers['defended_accuracy']:.1%}" for one in known),
+                str(pictures),
+                f"{1e3 * curve['seconds'][-1] / pictures:.0f}",
+                _plain(done.parts[f"{defence.PREFIX}.run.{key}.0"].numbers["solver"]),
+            )
+        )
+    head = ("defence", "norm", "attacked", "clean", "BPDA", "latent", "attacked digits", "ms per digit", "setting")
+    return Sheet("Accuracy of the defended classifier", head, rows)
+
+
+def _tuning(done: Reproduction, claims: list[Claim]) -> Section:
+    size = done.setting.size
+    text = (
+        f"Gradient descent with fixed steps: average objective of {size.digit_tuning.pictures} digits after "
+        f"{size.digit_tuning.iterations} iterations, of {size.face_tuning.pictures} faces after "
+        f"{size.face_tuning.iterations} (the paper: 100 of each). The other methods were tuned with {size.settings} "
+        "settings each, as gradient descent in the race."
+    )
+    figures = {"tuning": ("Average objective against the step", races.draw_tuning(done))}
+    return Section(tuning.PREFIX, EXPERIMENTS[tuning.PREFIX].title, text, claims, figures, [_chosen_sheet(done)])
+
+
+def _chosen_sheet(done: Reproduction) -> Sheet:
+    rows = []
+    for fraction in tuning.FRACTIONS:
+        for key, label in LABELS.items():
+            found = done.parts.get(f"{sensing.field_name('mnist', fraction, 'range')}.tune.{key}")
+            if found is not None:
+                numbers = found.numbers
+                best = min(numbers["scores"])
+                m = sensing.measurements("mnist", fraction)
+                chosen = _plain(numbers["solvers"][numbers["chosen"]])
+                rows.append((str(m), label, str(len(numbers["scores"])), f"{best:.3g}", chosen))
+    return Sheet("All methods, equal budget", ("m", "method", "settings", "best median objective", "chosen"), rows)
+
+
+def _plateau(done: Reproduction, claims: list[Claim]) -> Section:
+    text = (
+        "Small generators U diag(s) (z + 0.2 tanh z) of known conditioning, data off the range (so that the optimal "
+        "dual is not zero), linearized ADMM with the paper's dual rule and a small first step, float64; then noisy "
+        "digits with the bundled generator. The solution is found by Levenberg-Marquardt."
+    )
+    figures = {"plateau": ("Plateaus, rates and dual rules", theory.draw_plateau(done))}
+    return Section(plateau.PREFIX, EXPERIMENTS[plateau.PREFIX].title, text, claims, figures)
+
+
+def _spread(numbers: dict[str, Any]) -> str:
+    cells = ["-" if numbers[name] is None else f"{numbers[name]:.3g}" for name in ("median", "q25", "q75")]
+    return f"{cells[0]} ({cells[1]} to {cells[2]})"
+
+
+def _plain(solver: str) -> str:
+    """A solver's settings without module names and defaults that say nothing."""
+    return solver.replace("w_step=Exact(inner=None), ", "").replace("w_step=Exact(), ", "")

@@ -1,0 +1,230 @@
+"""Attacks on a classifier within an l_inf ball: projected gradient, and two that know a defence by projection.
+
+Every attack treats each picture on its own, leaves the caller's classifier untouched, and gives pictures that lie in the ball
+``|x' - x|_inf <= size`` and in the range of pictures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from genprior import _batch, _validate
+from genprior.generators import Generator
+from genprior.losses import EmpiricalRisk
+from genprior.problem import Problem
+from genprior.solve import solve
+from genprior.solvers import Adam
+from genprior.stopping import MaxSteps
+
+Classify = Callable[[Tensor], Tensor]
+"""Pictures ``(B, ...)`` to logits ``(B, classes)``, each picture on its own."""
+Purify = Callable[[Tensor], Tensor]
+"""Pictures to pictures of the same shape: a defence."""
+
+
+@dataclass(frozen=True)
+class ProjectedGradientAttack:
+    """Projected gradient ascent on the cross-entropy (Madry et al. 2018): sign steps, back into the ball, back into the range.
+
+    Parameters
+    ----------
+    size
+        radius of the l_inf ball around each picture.
+    step, steps
+        length and number of the sign steps.
+    random_start
+        start at a uniform point of the ball instead of the picture itself.
+    keep
+        give the ``"last"`` iterate, or per picture the ``"worst"`` one: that with the largest cross-entropy seen.
+    low, high
+        range of pictures.
+
+    Examples
+    --------
+    >>> import genprior as gp
+    >>> from genprior import samples
+    >>> from genprior.tasks.attacks import ProjectedGradientAttack, accuracy
+    >>> pictures, labels = samples.digits(20)
+    >>> classifier = gp.load_classifier("mnist")
+    >>> attacked = ProjectedGradientAttack(size=0.2, step=0.01, steps=30)(classifier, pictures, labels)
+    >>> accuracy(classifier, pictures, labels) > 0.9, accuracy(classifier, attacked, labels) < 0.2
+    (True, True)
+    """
+
+    size: float = 0.2
+    step: float = 0.01
+    steps: int = 30
+    random_start: bool = True
+    keep: Literal["last", "worst"] = "last"
+    low: float = 0.0
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        _validate.number("size", self.size, least=0)
+        _validate.number("step", self.step, above=0)
+        _validate.whole("steps", self.steps, 0)
+        _validate.number("high", self.high, above=_validate.number("low", self.low))
+        if self.keep not in {"last", "worst"}:
+            raise ValueError(f"keep must be 'last' or 'worst', got {self.keep!r}")
+
+    def __call__(
+        self, classify: Classify, pictures: Tensor, labels: Tensor, *, seed: int = 0, batch_size: int = 500
+    ) -> Tensor:
+        """The attacked pictures; the same for every ``batch_size``."""
+        check_labelled(pictures, labels)
+        check_range(pictures, self.low, self.high)
+        start = self._start(pictures, seed)
+        size = _validate.whole("batch_size", batch_size)
+        parts = zip(*(_batch.pieces(whole, size) for whole in (start, pictures, labels)), strict=True)
+        return torch.cat([self._attacked(classify, *part) for part in parts])
+
+    def _start(self, pictures: Tensor, seed: int) -> Tensor:
+        if not self.random_start:
+            return pictures.detach().clone()
+        noise = 2 * torch.rand(pictures.shape, generator=_validate.seed(seed), dtype=pictures.dtype) - 1
+        return into_ball(pictures + self.size * noise.to(pictures.device), pictures, self.size, self.low, self.high)
+
+    def _attacked(self, classify: Classify, x: Tensor, pictures: Tensor, labels: Tensor) -> Tensor:
+        worst, highest = x, x.new_full((len(x),), -torch.inf)
+        for _ in range(self.steps):
+            loss, gradient = _cross_entropy(classify, x, labels)
+            worst, highest = _worse(worst, highest, x, loss)
+            x = into_ball(x + self.step * gradient.sign(), pictures, self.size, self.low, self.high)
+        if self.keep == "last":
+            return x
+        with torch.no_grad():
+            last = nn.functional.cross_entropy(classify(x), labels, reduction="none")
+        return _worse(worst, highest, x, last)[0]
+
+
+def straight_through(classify: Classify, purify: Purify) -> Classify:
+    """The defended classifier as an attacker sees it who knows the defence: BPDA (Athalye, Carlini and Wagner 2018).
+
+    Forward it is ``classify(purify(x))``; backward the defence counts as the identity, which a projection nearly is for
+    pictures near the range. Give it to :class:`ProjectedGradientAttack` in place of the classifier.
+    """
+
+    def defended(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            shift = purify(x.detach()) - x.detach()
+        return classify(x + shift)
+
+    return defended
+
+
+@dataclass(frozen=True)
+class LatentAttack:
+    """Look for a latent whose picture is misread and lies near the ball, and give the point of the ball next to it.
+
+    A defence that projects on the range of ``generator`` keeps what already lies there, so this attack needs no
+    derivative of the defence. Per picture it minimises by Adam, from the latents ``z0``,
+
+        1/2 |G(z) - P(G(z))|^2 + weight max(0, logit_true - largest other logit + margin)
+
+    with P the projection on the ball around the picture and the logits of ``G(z)``.
+
+    Parameters
+    ----------
+    size
+        radius of the l_inf ball.
+    steps, step_size
+        of Adam.
+    weight, margin
+        of the wish to be misread, as above.
+    low, high
+        range of pictures.
+    """
+
+    size: float = 0.2
+    steps: int = 300
+    step_size: float | None = None
+    weight: float = 1.0
+    margin: float = 2.0
+    low: float = 0.0
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        _validate.number("size", self.size, least=0)
+        _validate.whole("steps", self.steps)
+        _validate.number("weight", self.weight, above=0)
+        _validate.number("margin", self.margin, least=0)
+        _validate.number("high", self.high, above=_validate.number("low", self.low))
+
+    def __call__(
+        self, generator: Generator, classify: Classify, pictures: Tensor, labels: Tensor, z0: Tensor
+    ) -> Tensor:
+        """The attacked pictures."""
+        check_labelled(pictures, labels)
+        check_range(pictures, self.low, self.high)
+
+        def wish(x: Tensor, data: Tensor | tuple[Tensor, ...]) -> Tensor:
+            outside = x - into_ball(x, data[0], self.size, self.low, self.high)
+            hinge = (_lead(classify(x), data[1]) + self.margin).clamp_min(0)
+            return (0.5 * _batch.square(outside) + self.weight * hinge)[:, None]
+
+        risk = EmpiricalRisk(wish, (pictures, labels), per_item=True, smoothness=1.0)
+        found = solve(
+            Problem(generator, loss=risk), Adam(self.step_size), stop=MaxSteps(self.steps), z0=z0, progress=False
+        )
+        return into_ball(found.signal, pictures, self.size, self.low, self.high)
+
+
+def accuracy(classify: Classify, pictures: Tensor, labels: Tensor, batch_size: int = 500) -> float:
+    """Share of the pictures that the classifier reads as labelled."""
+    check_labelled(pictures, labels)
+    return float((predictions(classify, pictures, batch_size) == labels).double().mean())
+
+
+def predictions(classify: Classify, pictures: Tensor, batch_size: int = 500) -> Tensor:
+    """The class with the largest logit, per picture."""
+    with torch.no_grad():
+        return torch.cat([classify(part).argmax(dim=1) for part in _batch.pieces(pictures, batch_size)])
+
+
+def into_ball(x: Tensor, centre: Tensor, size: float, low: float = 0.0, high: float = 1.0) -> Tensor:
+    """The point next to ``x`` in the l_inf ball around ``centre`` and in ``[low, high]``."""
+    return torch.minimum(torch.maximum(x, centre - size), centre + size).clamp(low, high)
+
+
+def check_labelled(pictures: Tensor, labels: Tensor) -> None:
+    """One whole-number label per picture."""
+    _validate.batch("pictures", _validate.tensor("pictures", pictures), None)
+    if labels.shape != (len(pictures),) or labels.is_floating_point() or labels.is_complex():
+        raise ValueError(
+            f"labels are {labels.dtype} of shape {tuple(labels.shape)}, expected {len(pictures)} whole numbers: "
+            "one class per picture"
+        )
+
+
+def check_range(pictures: Tensor, low: float, high: float) -> None:
+    """Pictures must lie in their range: a ball around one outside would not be."""
+    least, most = float(pictures.min()), float(pictures.max())
+    if least < low or most > high:
+        raise ValueError(
+            f"pictures lie in [{least:g}, {most:g}], expected [{low:g}, {high:g}]: divide bytes by 255, or clamp"
+        )
+
+
+def _cross_entropy(classify: Classify, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Per item, and its gradient; a sum over items has per-item gradients."""
+    with torch.enable_grad():
+        point = x.detach().requires_grad_()
+        loss = nn.functional.cross_entropy(classify(point), labels, reduction="none")
+        (gradient,) = torch.autograd.grad(loss.sum(), point)
+    return loss.detach(), gradient
+
+
+def _worse(worst: Tensor, highest: Tensor, x: Tensor, loss: Tensor) -> tuple[Tensor, Tensor]:
+    higher = loss > highest
+    return torch.where(_batch.spread(higher, x), x, worst), torch.where(higher, loss, highest)
+
+
+def _lead(logits: Tensor, labels: Tensor) -> Tensor:
+    """How far the labelled class is ahead of the best other one; negative where the picture is misread."""
+    right = nn.functional.one_hot(labels, logits.shape[1]).bool()
+    return logits[right] - logits.masked_fill(right, -torch.inf).amax(dim=1)

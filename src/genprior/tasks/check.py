@@ -1,0 +1,186 @@
+"""A look at a person's generator before it is used: the contract, the range, the conditioning, the speed, what to type."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from genprior.checks import check_generator
+from genprior.checks.report import Finding, Report
+from genprior.generators import Generator
+from genprior.items.pictures import encode
+from genprior.networks.foreign import Opened, open_with_notes
+from genprior.report.sheets import contact_sheet
+from genprior.tasks.settings import Source
+
+_LARGEST = 512
+"""Most latent numbers for which whole Jacobians are taken."""
+_POINTS = 4
+_FLAT = 1e-3
+"""Directions whose stretch is below this part of the largest count as flat."""
+_SLACK = 0.25
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What was found out about a generator."""
+
+    report: Report
+    notes: tuple[str, ...] = ()
+    latent_shape: tuple[int, ...] | None = None
+    signal_shape: tuple[int, ...] | None = None
+    conditioning: dict[str, float] | None = None
+    """Singular values of DG at samples: medians of the largest, the smallest, their ratio; the share of flat directions."""
+    speed: dict[str, float] | None = None
+    """Forward and backward passes per second, for one item and for 16 at once."""
+    command: str = ""
+    """A command line to begin with."""
+
+    def numbers(self) -> dict[str, Any]:
+        """Everything as plain values."""
+        findings = [
+            {"law": f.law, "holds": f.holds, "measured": f.measured, "advice": "" if f.holds else f.advice}
+            for f in self.report.findings
+        ]
+        return {
+            "ok": self.report.ok,
+            "findings": findings,
+            "notes": list(self.notes),
+            "latent_shape": self.latent_shape,
+            "signal_shape": self.signal_shape,
+            "conditioning": self.conditioning,
+            "passes_per_second": self.speed,
+            "command": self.command,
+        }
+
+
+def inspect_generator(source: Source, *, device: str = "cpu", seed: int = 0) -> Inspection:
+    """Open a generator and look at it; what cannot even be opened is a finding too."""
+    try:
+        opened = _open(source, device)
+    except (ValueError, TypeError, OSError) as problem:
+        what, _, advice = str(problem).rpartition(": ")
+        return Inspection(Report(source.generator, (Finding("opens", False, what or str(problem), advice),)))
+    generator = opened.generator
+    report = check_generator(generator, seed=seed)
+    findings = (
+        Finding("opens", True, "; ".join(opened.notes) or "as it is"),
+        *report.findings,
+        _pictures(generator, seed),
+    )
+    report = Report(report.subject, findings)
+    found = Inspection(report, opened.notes, generator.latent_shape, generator.signal_shape)
+    if not report.ok:
+        return found
+    conditioning, speed = _conditioning(generator, seed), _speed(generator)
+    return replace(found, conditioning=conditioning, speed=speed, command=_command(source, generator))
+
+
+def write_samples(source: Source, out: Path, *, count: int = 16, device: str = "cpu", seed: int = 0) -> Path:
+    """Pictures that the generator makes: ``samples/00.png`` and so on, and all of them on one sheet, whose path is given."""
+    generator = _open(source, device).generator
+    if not _makes_pictures(generator):
+        raise ValueError(f"signals of shape {generator.signal_shape} are no pictures: leave out --out")
+    (out / "samples").mkdir(parents=True, exist_ok=True)
+    with torch.no_grad():
+        pictures = torch.cat([generator(z[None]) for z in generator.sample_latent(count, seed)])
+    for number, picture in enumerate(pictures):
+        encode(picture, out / "samples" / f"{number:02d}.png")
+    sheet = out / "samples.png"
+    contact_sheet(pictures, sheet)
+    return sheet
+
+
+def _open(source: Source, device: str) -> Opened:
+    return open_with_notes(
+        source.generator,
+        source.weights,
+        latent_shape=source.latent_shape,
+        signal_range=source.signal_range,
+        label=source.label,
+        device=device,
+    )
+
+
+def _makes_pictures(generator: Generator) -> bool:
+    return len(generator.signal_shape) == 3 and generator.signal_shape[0] in {1, 3}
+
+
+def _pictures(generator: Generator, seed: int) -> Finding:
+    """Picture-shaped signals should have values that picture files can hold."""
+    law = "values fit pictures in [0, 1]"
+    if not _makes_pictures(generator):
+        return Finding(law, True, f"signals of shape {generator.signal_shape} are no pictures")
+    try:
+        with torch.no_grad():
+            x = generator(generator.sample_latent(16, seed))
+    except (ValueError, TypeError) as problem:
+        return Finding(law, False, str(problem), "see the message")
+    low, high = float(x.min()), float(x.max())
+    fits = low >= -_SLACK and high <= 1 + _SLACK
+    advice = "tell the range of the module's values, for example --range 0 255, or scale them in build()"
+    return Finding(law, fits, f"[{low:.3g}, {high:.3g}]", advice)
+
+
+def _conditioning(generator: Generator, seed: int) -> dict[str, float] | None:
+    size = math.prod(generator.latent_shape)
+    if size > _LARGEST:
+        return None
+    z = generator.sample_latent(_POINTS, seed)
+    values = torch.cat([torch.linalg.svdvals(generator.jacobian(point[None]).double().cpu()) for point in z])
+    largest, smallest = values[:, 0], values[:, -1]
+    flat = (values < _FLAT * largest[:, None]).double().mean()
+    return {
+        "largest": float(largest.median()),
+        "smallest": float(smallest.median()),
+        "condition": float((largest / smallest.clamp_min(1e-300)).median()),
+        "flat_share": float(flat),
+    }
+
+
+def _speed(generator: Generator, seconds: float = 0.15) -> dict[str, float]:
+    found = {}
+    for count in (1, 16):
+        z = generator.sample_latent(count)
+        found[f"forward_{count}"] = _rate(lambda z=z: generator.evaluate(z, graph=False), seconds)  # type: ignore[misc]
+        found[f"both_{count}"] = _rate(lambda z=z: _both(generator, z), seconds)  # type: ignore[misc]
+    return found
+
+
+def _both(generator: Generator, z: Tensor) -> None:
+    at = generator.evaluate(z)
+    at.pull(at.x)
+
+
+def _rate(call: Callable[[], object], seconds: float) -> float:
+    call()  # the first is slow
+    start, calls = time.perf_counter(), 0
+    while time.perf_counter() - start < seconds or calls < 2:
+        call()
+        calls += 1
+    return calls / (time.perf_counter() - start)
+
+
+def _command(source: Source, generator: Generator) -> str:
+    words = ["genprior", "recover", "pictures/", "--generator", source.generator]
+    words += [] if source.weights is None else ["--weights", source.weights]
+    words += [] if source.latent_shape is None else ["--latent-shape", *map(str, source.latent_shape)]
+    words += [] if source.signal_range is None else ["--range", *(f"{bound:g}" for bound in source.signal_range)]
+    words += [] if source.label is None else ["--label", str(source.label)]
+    words += ["--operator", _operator(generator.signal_shape), "--restarts", "4", "--out", "recovered"]
+    return shlex.join(words)
+
+
+def _operator(shape: tuple[int, ...]) -> str:
+    """Smaller pictures where the size allows it, else random measurements."""
+    if len(shape) == 3 and shape[1] % 4 == 0 and shape[2] % 4 == 0:
+        return "downsample:4"
+    return f"gaussian:m={max(1, math.prod(shape) // 2)}"

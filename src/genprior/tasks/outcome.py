@@ -1,0 +1,112 @@
+"""What came out of a job: ``result.json``, written batch by batch in bounded memory, and the numbers for a summary."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import IO, Any
+
+from genprior._files import write_atomically
+from genprior.tasks.ledger import Ledger
+from genprior.tasks.records import UNREADABLE
+from genprior.tasks.settings import Recovery
+
+_WORST = 10
+
+
+@dataclass
+class Outcome:
+    """The numbers of a job, without its items: those are in ``result.json``."""
+
+    total: int
+    result: Path
+    report: Path
+    counts: Counter[str] = field(default_factory=Counter)
+    """How many items ended with each status."""
+    residuals: list[float] = field(default_factory=list)
+    errors: list[float] = field(default_factory=list)
+    worst: list[dict[str, Any]] = field(default_factory=list)
+    """The items that fit worst."""
+    seconds: float = 0.0
+    forwards: int = 0
+    backwards: int = 0
+    plan: str = ""
+    notes: tuple[str, ...] = ()
+    unread: str = ""
+    """Why the first of the items that could not be read could not be."""
+
+    @property
+    def recovered(self) -> int:
+        """Items with a result."""
+        return self.total - self.counts[UNREADABLE]
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Count one batch."""
+        self.seconds += record["seconds"]
+        self.forwards += record["forwards"]
+        self.backwards += record["backwards"]
+        self.plan = self.plan or record["plan"]
+        for item in record["items"]:
+            self.counts[item["status"]] += 1
+            if item["status"] == UNREADABLE:
+                self.unread = self.unread or item["advice"]
+                continue
+            self.residuals.append(item["residual"])
+            if item.get("error") is not None:
+                self.errors.append(item["error"])
+        read = [item for item in record["items"] if item["status"] != UNREADABLE]
+        self.worst = sorted([*self.worst, *read], key=lambda item: -item["residual"])[:_WORST]
+
+    def numbers(self) -> dict[str, Any]:
+        """The summary as plain values."""
+        return {
+            "items": self.total,
+            "recovered": self.recovered,
+            "status": dict(self.counts.most_common()),
+            "median_residual": _median(self.residuals),
+            "median_error": _median(self.errors),
+            "seconds": self.seconds,
+            "forwards": self.forwards,
+            "backwards": self.backwards,
+            "plan": self.plan,
+            "notes": list(self.notes),
+        }
+
+
+def write_result(job: Recovery, ledger: Ledger, total: int, notes: tuple[str, ...]) -> Outcome:
+    """Write ``result.json`` from the batches on disk, and the report."""
+    from genprior.report.recovery import write_recovery_page  # noqa: PLC0415 - it needs this module
+
+    outcome = Outcome(total, job.out / "result.json", job.out / "report.html", notes=notes)
+    for record in ledger.chunks():
+        outcome.add(record)
+    write_atomically(outcome.result, lambda path: _write(path, job, ledger, outcome))
+    write_recovery_page(job, ledger, outcome)
+    return outcome
+
+
+def _write(path: Path, job: Recovery, ledger: Ledger, outcome: Outcome) -> None:
+    head = {
+        "genprior": version("genprior"),
+        "asked": job.asked(),
+        "summary": outcome.numbers(),
+        "report": "report.html",
+    }
+    with path.open("w", encoding="utf-8") as file:
+        file.write(json.dumps(head, indent=2).removesuffix("\n}") + ',\n  "items": [\n')
+        _write_items(file, (item for record in ledger.chunks() for item in record["items"]))
+        file.write("\n  ]\n}\n")
+
+
+def _write_items(file: IO[str], items: Iterator[dict[str, Any]]) -> None:
+    for number, item in enumerate(items):
+        file.write((",\n" if number else "") + "    " + json.dumps(item))
+
+
+def _median(values: list[float]) -> float | None:
+    return statistics.median(values) if values else None

@@ -1,0 +1,67 @@
+"""From data to a problem: the loss, the constraints, simulated measurements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from genprior import _batch
+from genprior.generators import Generator
+from genprior.losses import LeastSquares, SquaredDistance
+from genprior.operators import Identity, Operator
+from genprior.problem import Problem
+from genprior.tasks.settings import Recovery
+from genprior.terms import L1, Ball, Box, LInf, Term
+
+_NORMS: dict[str, type[Term]] = {"l1": L1, "linf": LInf}
+_SMOOTH = 0.01
+"""Share of the mean squared distance that is added to a norm, so that there is a smooth part."""
+
+
+def check_loss(job: Recovery, operator: Operator) -> None:
+    """Norms other than l2 are taken of ``w - y``, so y must be a signal."""
+    if job.loss != "l2" and not isinstance(operator, Identity):
+        raise ValueError(
+            f"loss {job.loss} compares whole pictures, but the operator {job.operator!r} gives measurements: use the loss "
+            "l2, or the operator identity (genprior denoise)"
+        )
+
+
+def pose(job: Recovery, generator: Generator, operator: Operator, y: Tensor) -> Problem:
+    """l2: ``1/2 |A w - y|^2``; l1, linf: ``|w - y|`` in that norm and a hundredth of the mean square; box on w, ball on z."""
+    on_latent = None if job.latent_ball is None else Ball(job.latent_ball)
+    if job.loss == "l2":
+        on_signal = None if job.box is None else Box(*job.box)
+        return Problem(generator, LeastSquares(operator, y), on_signal, on_latent)
+    smooth = SquaredDistance(y, weight=_SMOOTH / math.prod(generator.signal_shape))
+    return Problem(generator, smooth, _NORMS[job.loss]().around(y), on_latent)
+
+
+def simulate(operator: Operator, signals: Tensor, noise: float, seed: int, numbers: Sequence[int]) -> Tensor:
+    """``A x + noise``; the noise of an item depends on the seed and its number alone, not on its batch."""
+    with torch.no_grad():
+        y = operator(signals)
+        if not noise:
+            return y
+        drawn = [_normal(y[0], seed, number) for number in numbers]
+        return y + noise * torch.stack(drawn).to(y)
+
+
+def relative_residual(operator: Operator, signals: Tensor, y: Tensor) -> Tensor:
+    """``|A x - y| / |y|`` per item."""
+    with torch.no_grad():
+        difference = operator(signals) - y
+        return _batch.ratio(_size(difference), _size(y))
+
+
+def _size(values: Tensor) -> Tensor:
+    return _batch.norm(torch.view_as_real(values) if values.is_complex() else values)
+
+
+def _normal(like: Tensor, seed: int, number: int) -> Tensor:
+    random = torch.Generator().manual_seed((seed * 1_000_003 + number) % 2**63)
+    kind = torch.complex128 if like.is_complex() else torch.float64
+    return torch.randn(like.shape, generator=random, dtype=kind, device="cpu").to(like.dtype)

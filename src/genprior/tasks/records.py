@@ -1,0 +1,121 @@
+"""What is kept of every item: plain numbers for ``result.json``, a few pictures for the report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from genprior import _batch
+from genprior.items import Loaded
+from genprior.operators import Operator
+from genprior.report.sheets import stretched
+from genprior.result import Result
+from genprior.status import Status
+
+UNREADABLE = "UNREADABLE"
+ADVICE = {
+    Status.CONVERGED: "converged. A poor fit here is a poor local minimum, or a signal that the generator cannot make: try "
+    "--restarts 8.",
+    Status.STALLED: "no progress any more. A poor fit: try --restarts 8, or another --solver.",
+    Status.MAX_STEPS: "stopped by --steps before convergence: allow more.",
+    Status.OUT_OF_TIME: "stopped by --time before convergence: allow more.",
+    Status.DIVERGED: "diverged though the steps were shortened again and again: run genprior check on the generator, and "
+    "look at the scale of the data.",
+}
+"""What to do next, in the words of the command line."""
+
+
+@dataclass(frozen=True)
+class Solved:
+    """What came out of some items of a batch."""
+
+    result: Result
+    y: Tensor
+    truth: Tensor | None
+    residual: Tensor
+
+
+class Collected:
+    """What came out of one batch, put back into the order of its items."""
+
+    def __init__(self, first: int, loaded: Sequence[Loaded], room: int) -> None:
+        self._loaded, self._room = loaded, room
+        self.signals: list[Tensor | None] = [None] * len(loaded)
+        self.facts: dict[str, Any] = {"first": first, "seconds": 0.0, "forwards": 0, "backwards": 0, "plan": ""}
+        self.pictures: dict[str, list[Tensor]] = {}
+        self._records = [unread(item) for item in loaded]
+
+    @property
+    def shown(self) -> int:
+        """Pictures kept for the report."""
+        return len(self.pictures.get("after", []))
+
+    def add(self, rows: Sequence[int], solved: Solved, operator: Operator) -> None:
+        """Take in the items at these places."""
+        for place, row in enumerate(rows):
+            self.signals[row] = solved.result.signal[place]
+            self._records[row] = record_of(self._loaded[row].name, solved, place)
+        self.facts["plan"] = self.facts["plan"] or solved.result.plan
+        for name in ("seconds", "forwards", "backwards"):
+            self.facts[name] += getattr(solved.result, name)
+        for name, pictures in shown_of(solved, operator, self._room - self.shown).items():
+            self.pictures.setdefault(name, []).extend(pictures)
+
+    def record(self, outputs: Sequence[str | None]) -> dict[str, Any]:
+        """In plain values, with the names of the files written."""
+        for record, output in zip(self._records, outputs, strict=True):
+            record["output"] = output if output is None else f"recovered/{output}"
+        return {**self.facts, "items": self._records, "shown": self.shown}
+
+
+def unread(item: Loaded) -> dict[str, Any]:
+    """An item without a result."""
+    return {"name": item.name, "status": UNREADABLE, "advice": item.problem}
+
+
+def record_of(name: str, solved: Solved, place: int) -> dict[str, Any]:
+    """One item in plain numbers."""
+    result = solved.result
+    record: dict[str, Any] = {
+        "name": name,
+        "status": result.status[place].name,
+        "residual": float(solved.residual[place]),
+        "objective": _finite(float(result.objective[place])),
+        "gap": _finite(float(result.gap[place])),
+        "stationarity": _finite(float(result.stationarity[place])),
+        "steps": int(result.steps[place]),
+        "restart": int(result.restart[place]),
+        "advice": ADVICE.get(result.status[place], result.advice[place]),
+    }
+    if solved.truth is not None:
+        difference = result.signal[place] - solved.truth[place]
+        size = float(_batch.norm(solved.truth[place][None]))
+        record["error"] = float(_batch.norm(difference[None])) / size if size else None
+        mean = float(difference.square().mean())
+        record["psnr"] = -10 * math.log10(mean) if mean > 0 else None
+    return record
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def shown_of(solved: Solved, operator: Operator, room: int) -> dict[str, list[Tensor]]:
+    """A few pictures: what was there before, after, and the truth where it is known."""
+    after = solved.result.signal[: max(0, room)]
+    if len(after) == 0 or after.ndim != 4 or after.shape[1] not in {1, 3}:
+        return {}
+    y = solved.y[: len(after)]
+    parts = {"after": after}
+    if y.ndim == 4 and not y.is_complex() and y.shape[1] == after.shape[1]:
+        parts["before"] = torch.nn.functional.interpolate(y, size=after.shape[2:], mode="nearest")
+    else:
+        parts["back"] = stretched(operator.adjoint(y))
+    if solved.truth is not None:
+        parts["truth"] = solved.truth[: len(after)]
+    return {name: list(rows.detach().cpu().float()) for name, rows in parts.items()}

@@ -1,0 +1,288 @@
+"""The page, as a visitor uses it, in a real browser."""
+
+import base64
+import http.client
+import io
+import re
+import zipfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from genprior.app import pictures, stock
+
+from .conftest import UPLOAD_LIMIT
+
+
+def choose_damage(page, title):
+    page.get_by_label("Kind of damage").click()
+    page.get_by_role("option", name=title).click()
+    page.wait_for_selector(".q-menu", state="detached")
+
+
+def choose_solvers(page, *names):
+    for chip in page.locator("[data-solver]").all():
+        if (chip.get_attribute("data-solver") in names) != (chip.get_attribute("aria-pressed") == "true"):
+            chip.click()
+    for name in names:
+        page.wait_for_selector(f'[data-solver="{name}"][aria-pressed="true"]')
+
+
+def set_seconds(page, key, presses, value):
+    slider = page.get_by_role("slider", name="Seconds for each solver")
+    slider.locator("[tabindex]").focus()
+    for _ in range(presses):
+        page.keyboard.press(key)
+    page.wait_for_selector(f'[role="slider"][aria-label^="Seconds"][aria-valuenow="{value}"]')
+
+
+def start(page):
+    page.get_by_role("button", name="Start the race").click()
+    page.wait_for_selector("text=running")
+
+
+def state(page, words):
+    page.locator('[role="status"]', has_text=words).wait_for()
+
+
+def source(page, tile):
+    return page.locator(f'[data-tile="{tile}"] img').get_attribute("src")
+
+
+def changes(page, tile, before):
+    page.wait_for_function(
+        """([tile, before]) => document.querySelector(`[data-tile="${tile}"] img:not(.hidden)`)?.src !== before""",
+        arg=[tile, before],
+    )
+
+
+def stroke(page, label, *points):
+    box = page.get_by_label(label).bounding_box()
+    places = [(box["x"] + u * box["width"], box["y"] + v * box["height"]) for u, v in points]
+    page.mouse.move(*places[0])
+    page.mouse.down()
+    for place in places[1:]:
+        page.mouse.move(*place, steps=5)
+    page.mouse.up()
+
+
+def curves(page):
+    """How many points each curve of the chart has."""
+    return page.evaluate(
+        """() => Object.fromEntries(getElement(document.querySelector('.chart').id.slice(1)).chart.getOption()
+            .series.map(s => [s.name, s.data.length]))"""
+    )
+
+
+def download(page, name):
+    with page.expect_download() as waiting:
+        page.locator(f'[data-file="{name}"]').click()
+    assert waiting.value.suggested_filename == name
+    with open(waiting.value.path(), "rb") as file:
+        return file.read()
+
+
+def pixels(data_url):
+    with Image.open(io.BytesIO(base64.b64decode(data_url.partition(",")[2]))) as image:
+        return np.asarray(image)
+
+
+def test_a_race_from_start_to_download(visit, tmp_path, monkeypatch):
+    page = visit()
+    assert page.title() == "genprior"
+    assert np.array_equal(pixels(source(page, "Truth")), stock.sample_pictures("mnist")[0, 0].mul(255).round().numpy())
+    before = source(page, "Truth")
+    page.get_by_label("sample 3").click()
+    changes(page, "Truth", before)
+    choose_solvers(page, "Auto", "Adam")
+    set_seconds(page, "ArrowLeft", 4, 1)
+    page.get_by_label("Starts").get_by_role("button", name="4").click()
+    start(page)
+    page.wait_for_selector('[data-tile="Adam"] img:not(.hidden)')
+    seen, picture = curves(page), source(page, "Adam")
+    page.wait_for_function(  # the curves grow while it runs, and the picture changes
+        """before => getElement(document.querySelector('.chart').id.slice(1)).chart.getOption().series
+            .some(s => s.data.length > (before[s.name] ?? 0) + 3)""",
+        arg=seen,
+    )
+    changes(page, "Adam", picture)
+    state(page, "done")
+    assert set(curves(page)) == {"Auto", "Adam"} and min(curves(page).values()) > 5
+    rows = page.locator("table.outcome tbody").inner_text()
+    assert "out of time" in rows and "What now:" in rows and "Plan: Auto: quasi-Newton" in rows
+    assert re.fullmatch(r"error \d.*", page.locator('[data-tile="Auto"] .detail').inner_text())
+    assert page.locator(".tile.best").count() == 1
+    page.get_by_role("button", name="Objective").click()
+    page.wait_for_function(
+        "() => getElement(document.querySelector('.chart').id.slice(1)).chart.getOption().yAxis[0].name === 'objective'"
+    )
+
+    with zipfile.ZipFile(io.BytesIO(download(page, "result.zip"))) as file:
+        file.extractall(tmp_path)
+    assert download(page, "result.npz")[:2] == b"PK"
+    with Image.open(io.BytesIO(download(page, "result.png"))) as sheet:
+        assert sheet.width == 5 * (4 * 28 + 3)
+    script = page.locator('[data-code="python"]').inner_text()
+    assert script.strip() == (tmp_path / "recover.py").read_text().strip()
+    command = page.locator('[data-code="command"]').inner_text()
+    assert command.strip() == (tmp_path / "command.txt").read_text().strip()
+    assert "gaussian:m=392,seed=0 --simulate" in command
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    assert "gp.Seconds(1.0)" in script and "restarts=4" in script and "--restarts 4" in command
+    exec(script.replace("gp.Seconds(1.0)", "gp.MaxSteps(3)"), names)
+    assert np.array_equal(names["truth"][0, 0].mul(255).round().numpy(), np.asarray(Image.open("input.png")))
+
+
+def test_the_damage_follows_the_slider(visit):
+    page = visit()
+    before = source(page, "Damaged")
+    slider = page.get_by_role("slider", name="Measurements")
+    slider.locator("[tabindex]").focus()
+    for _ in range(5):
+        page.keyboard.press("ArrowRight")
+    page.locator('[data-tile="Damaged"]', has_text="532 Gaussian measurements").wait_for()
+    assert slider.get_attribute("aria-valuenow") == "532"
+    changes(page, "Damaged", before)
+
+
+def test_draw_a_digit_and_paint_over_it(visit):
+    page = visit()
+    before = source(page, "Truth")
+    page.get_by_role("button", name="Draw", exact=True).click()
+    stroke(page, "sketchpad for a digit", (0.3, 0.2), (0.7, 0.2), (0.4, 0.8))
+    changes(page, "Truth", before)
+    digit = pixels(source(page, "Truth"))
+    assert digit.shape == (28, 28) and len(np.flatnonzero(digit.max(axis=1))) == 20
+    choose_damage(page, "Painted over")
+    page.get_by_label("sketchpad for the mask").scroll_into_view_if_needed()
+    page.locator('[data-tile="Damaged"]', has_text="paint on the picture").wait_for()
+    page.get_by_role("button", name="Start the race").click()  # nothing painted: said, not run
+    page.locator(".q-notification", has_text="paint on the picture what is to be lost").wait_for()
+    stroke(page, "sketchpad for the mask", (0.1, 0.3), (0.9, 0.3))
+    page.locator('[data-tile="Damaged"]', has_text="painted over").wait_for()
+    page.wait_for_selector('[data-tile="Damaged"] img:not(.hidden)')
+    damaged = pixels(source(page, "Damaged"))
+    assert bool((damaged[8, 5:23] == 128).all()) and np.array_equal(damaged[14:], digit[14:])
+    page.get_by_role("button", name="Clear").last.click()
+    page.locator('[data-tile="Damaged"]', has_text="paint on the picture").wait_for()
+    page.get_by_role("button", name="Fine").click()
+    stroke(page, "sketchpad for the mask", (0.1, 0.3), (0.9, 0.3))
+    page.wait_for_selector('[data-tile="Damaged"] img:not(.hidden)')
+    fine = pixels(source(page, "Damaged"))
+    assert 0 < (fine[:, 14] == 128).sum() < (damaged[:, 14] == 128).sum()
+
+
+def test_faces_and_their_damages(visit):
+    page = visit()
+    before = source(page, "Truth")
+    page.get_by_role("button", name="Faces").click()
+    changes(page, "Truth", before)
+    assert pixels(source(page, "Truth")).shape == (64, 64, 3)
+    assert not page.get_by_role("button", name="Draw", exact=True).is_visible()
+    page.get_by_label("Kind of damage").click()
+    page.get_by_role("option").first.wait_for()
+    assert not page.get_by_role("option", name="Attack").is_visible()
+    page.get_by_role("option", name="Fewer pixels").click()
+    page.locator('[data-tile="Damaged"]', has_text="4 times fewer").wait_for()
+    page.get_by_role("button", name="8", exact=True).first.click()
+    page.locator('[data-tile="Damaged"]', has_text="8 times fewer").wait_for()
+    blocks = pixels(source(page, "Damaged")).reshape(8, 8, 8, 8, 3)
+    assert bool((blocks == blocks[:, :1, :, :1]).all())
+
+
+def upload(page, name, content, mime="image/png"):
+    page.locator('input[type="file"]').set_input_files({"name": name, "mimeType": mime, "buffer": content})
+
+
+def notified(page, words):
+    page.locator(".q-notification", has_text=words).wait_for()
+
+
+def test_uploads_good_and_bad(visit):
+    page = visit()
+    page.get_by_role("button", name="Upload", exact=True).click()
+    before = source(page, "Truth")
+    upload(page, "cat.png", b"this is no picture")
+    notified(page, "cat.png cannot be read as a picture")
+    upload(page, "big.png", bytes(round(UPLOAD_LIMIT * 2**20) + 1))
+    notified(page, "larger than 0.5 MB, or no image")
+    assert source(page, "Truth") == before
+    ink = np.zeros((60, 60, 4), dtype=np.uint8)
+    ink[10:50, 25:35, 3] = 255  # black ink, the rest transparent
+    store = io.BytesIO()
+    Image.fromarray(ink).save(store, format="png")
+    upload(page, "one.png", store.getvalue())
+    changes(page, "Truth", before)
+    shown = pixels(source(page, "Truth"))
+    assert shown[14, 14] > 200 and shown[14, 3] == 0
+    before = source(page, "Truth")
+    store = io.BytesIO()
+    Image.fromarray(np.full((28, 28), 13107, dtype=np.uint16)).save(store, format="png")
+    upload(page, "deep.png", store.getvalue())
+    changes(page, "Truth", before)
+    assert np.unique(pixels(source(page, "Truth"))).tolist() == [51]
+
+
+def test_the_server_refuses_what_the_browser_would_not_send(visit, address):
+    page = visit()
+    place = page.evaluate("Object.values(mounted_app.elements).find(e => e.props.url?.includes('upload')).props.url")
+    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=30)
+    connection.putrequest("POST", place)
+    connection.putheader("Content-Type", "multipart/form-data; boundary=x")
+    connection.putheader("Content-Length", str(2**20))
+    connection.endheaders()
+    assert connection.getresponse().status == 413  # without waiting for the body
+    connection.close()
+
+
+def test_two_tabs_race_at_once_and_end_with_their_tabs(visit, house, until):
+    first, second = visit(), visit()
+    for page in (first, second):
+        choose_solvers(page, "Adam")
+        set_seconds(page, "PageUp", 2, 20)
+    start(first)
+    choose_damage(second, "Blur")
+    start(second)
+    assert house.queue.running == 2
+    for page in (first, second):
+        page.wait_for_selector('[data-tile="Adam"] img:not(.hidden)')
+    assert source(first, "Damaged") != source(second, "Damaged")
+    third = visit()
+    choose_solvers(third, "Adam")
+    third.get_by_role("button", name="Start the race").click()
+    state(third, "waiting: place 1 in the queue")
+    first.reload()  # in the middle of its race: the page starts anew, the race ends
+    state(third, "running")
+    assert first.get_by_role("button", name="Start the race").is_visible()
+    second.get_by_role("button", name="Stop", exact=True).click()
+    state(second, "stopped")
+    assert "interrupted" in second.locator("table.outcome").inner_text()
+    third.close()
+    until(lambda: house.queue.running == 0)
+
+
+@pytest.mark.parametrize("size, scheme", [((1366, 768), "light"), ((390, 844), "dark"), ((320, 640), "light")])
+def test_nothing_overflows(visit, size, scheme):
+    page = visit(size, scheme)
+    choose_solvers(page, *stock.SOLVERS)
+    page.locator("text=the solvers share 20 s").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+    assert page.get_by_role("button", name="Start the race").is_visible()
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (max(map(int, re.findall(r"\d+", ground)[:3])) < 60) == (scheme == "dark")
+    page.get_by_role("button", name="Light or dark").click()
+    page.wait_for_function("before => getComputedStyle(document.body).backgroundColor !== before", arg=ground)
+
+
+def test_a_finger_draws_too(visit):
+    page = visit((390, 844))
+    before = source(page, "Truth")
+    page.get_by_role("button", name="Draw", exact=True).tap()
+    box = page.get_by_label("sketchpad for a digit").bounding_box()
+    page.touchscreen.tap(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    changes(page, "Truth", before)
+    dot = pixels(source(page, "Truth"))
+    assert dot[14, 14] == 255 and dot[0].max() == 0
+    assert pictures.data_url(stock.sample_pictures("mnist")[:1]) == before

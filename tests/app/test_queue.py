@@ -1,0 +1,152 @@
+"""Who runs next."""
+
+import threading
+import time
+
+import pytest
+
+from genprior.app.queue import FORGET, Queue, QueueFull
+from genprior.app.race import Phase, Snapshot
+
+
+class FakeRace:
+    """Runs until it is let go."""
+
+    def __init__(self, name, log, seconds=1.0):
+        self.name, self.log, self.seconds = name, log, seconds
+        self.gate, self.ended = threading.Event(), threading.Event()
+        self.snapshot = Snapshot(0, Phase.WAITING, ())
+
+    def run(self):
+        self.log.append(self.name)
+        self.gate.wait(10)
+        self.snapshot = Snapshot(1, Phase.DONE, ())
+        self.ended.set()
+
+    def stop(self):
+        self.snapshot = Snapshot(1, Phase.STOPPED, ())
+        self.gate.set()
+
+    def finish(self, queue):
+        running = queue.running
+        self.gate.set()
+        assert self.ended.wait(10)
+        until(lambda: queue.running < running or queue.place(self) == 0)
+
+
+def until(condition, seconds=10):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.002)
+
+
+@pytest.fixture
+def log():
+    return []
+
+
+def started(log, *names):
+    until(lambda: len(log) == len(names))
+    assert log == list(names)
+
+
+def test_no_more_than_jobs_at_once_and_first_come_first_served(log):
+    queue = Queue(jobs=2)
+    races = [FakeRace(number, log) for number in range(4)]
+    for number, race in enumerate(races):
+        queue.submit(race, f"person {number}")
+    until(lambda: len(log) == 2)
+    assert sorted(log) == [0, 1] and queue.running == 2
+    assert [queue.place(race) for race in races] == [0, 0, 1, 2]
+    races[0].finish(queue)
+    until(lambda: len(log) == 3)
+    assert log[2] == 2 and queue.place(races[3]) == 1
+    queue.close()
+
+
+def test_one_who_has_none_running_goes_first(log):
+    queue = Queue(jobs=2)
+    first, other = FakeRace("a1", log), FakeRace("b1", log)
+    queue.submit(first, "a")
+    started(log, "a1")
+    queue.submit(other, "b")
+    until(lambda: len(log) == 2)
+    for name, owner in (("a2", "a"), ("c1", "c")):
+        queue.submit(FakeRace(name, log), owner)
+    other.finish(queue)
+    started(log, "a1", "b1", "c1")
+    queue.close()
+
+
+def test_one_who_has_used_less_goes_first_and_use_is_forgotten(log):
+    now = [0.0]
+    queue = Queue(jobs=1, clock=lambda: now[0])
+    heavy = FakeRace("heavy", log, seconds=20)
+    queue.submit(heavy, "a")
+    started(log, "heavy")
+    heavy.finish(queue)
+    until(lambda: queue.running == 0)
+    gate = FakeRace("gate", log, seconds=3)
+    queue.submit(gate, "b")
+    queue.submit(FakeRace("a2", log), "a")
+    queue.submit(FakeRace("b2", log), "b")
+    gate.finish(queue)
+    started(log, "heavy", "gate", "b2")  # b has used 3, a 20
+    now[0] = 100 * FORGET
+    third = FakeRace("c1", log, seconds=5)
+    queue.submit(third, "c")
+    assert queue.place(third) == 2  # all is forgotten: a came first
+    queue.close()
+
+
+def test_a_race_that_is_stopped_leaves_the_queue(log):
+    queue = Queue(jobs=1)
+    races = [FakeRace(number, log) for number in range(3)]
+    for number, race in enumerate(races):
+        queue.submit(race, f"{number}")
+    started(log, 0)
+    queue.stop(races[1])
+    assert [queue.place(race) for race in races] == [0, 0, 1]
+    races[0].finish(queue)
+    started(log, 0, 2)
+    queue.stop(races[2])
+    until(lambda: queue.running == 0)
+
+
+def test_the_queue_has_an_end(log):
+    queue = Queue(jobs=1, longest=2)
+    races = [FakeRace(number, log) for number in range(3)]
+    for race in races:
+        queue.submit(race, "a")
+    with pytest.raises(QueueFull, match="2 races are waiting already"):
+        queue.submit(FakeRace(3, log), "b")
+    queue.stop(races[2])
+    queue.submit(FakeRace(4, log), "b")
+    queue.close()
+    until(lambda: queue.running == 0)
+    assert log == [0]
+
+
+def test_a_race_that_breaks_does_not_keep_its_place(log, monkeypatch):
+    monkeypatch.setattr(threading, "excepthook", lambda arguments: None)
+    queue = Queue(jobs=1)
+    broken, after = FakeRace("broken", log), FakeRace("after", log)
+    broken.run = lambda: 1 / 0
+    queue.submit(broken, "a")
+    queue.submit(after, "a")
+    started(log, "after")
+    queue.close()
+
+
+def test_close_waits_for_what_runs(log):
+    queue = Queue(jobs=2)
+    slow, stubborn = FakeRace("slow", log), FakeRace("stubborn", log)
+    queue.submit(slow, "a")
+    queue.close(wait=10)
+    assert slow.ended.is_set() and queue.running == 0
+    stubborn.stop = lambda: None
+    queue.submit(stubborn, "a")
+    queue.close(wait=0.05)
+    assert queue.running == 1
+    stubborn.gate.set()

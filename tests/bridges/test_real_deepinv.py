@@ -1,0 +1,119 @@
+"""The bridge against the real package, where it is installed: its operators equal ours, both ways.
+
+To run it, beside the usual environment:
+``pip install --no-deps deepinv torchvision einops natsort torchmetrics requests tqdm h5py``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+import torch
+
+import genprior as gp
+from genprior.operators import from_deepinv
+
+SHAPE = (1, 28, 28)
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("deepinv") is None, reason="deepinv is not installed (optional)"),
+    pytest.mark.filterwarnings("ignore"),
+]
+
+
+@pytest.fixture(scope="module")
+def physics():
+    return pytest.importorskip("deepinv").physics
+
+
+def random(*shape, seed=0):
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def box(factor):
+    """The mean over blocks as a filter of odd size: deepinv convolves around the centre, then keeps every factor-th."""
+    kernel = torch.zeros(1, 1, 2 * factor - 1, 2 * factor - 1)
+    kernel[..., :factor, :factor] = 1 / factor**2
+    return kernel
+
+
+MASK, MASKS, KERNEL = (random(*SHAPE) < 0.5).float(), (random(3, *SHAPE, seed=1) < 0.5).float(), random(1, 1, 5, 5)
+KERNEL = KERNEL / KERNEL.sum()
+
+
+def compressed(physics):
+    sensing = physics.CompressedSensing(m=200, img_size=SHAPE, rng=torch.Generator().manual_seed(0))
+    return sensing, gp.operators.Dense(sensing.A(torch.eye(784).reshape(784, *SHAPE)).T.contiguous(), SHAPE)
+
+
+PAIRS = {
+    "Denoising": lambda p: (p.Denoising(), gp.operators.Identity(SHAPE), "prox_l2"),
+    "Inpainting": lambda p: (p.Inpainting(SHAPE, mask=MASK), gp.operators.Mask(MASK), "prox_l2"),
+    "Inpainting per image": lambda p: (
+        p.Inpainting(SHAPE, mask=MASKS),
+        gp.operators.Mask(MASKS, per_item=True),
+        "prox_l2",
+    ),
+    "BlurFFT": lambda p: (p.BlurFFT(SHAPE, filter=KERNEL), gp.operators.Blur(KERNEL[0, 0], SHAPE), "prox_l2"),
+    "Blur": lambda p: (
+        p.Blur(filter=KERNEL, padding="circular"),
+        gp.operators.Blur(KERNEL[0, 0], SHAPE),
+        "conjugate gradient",
+    ),
+    "Downsampling": lambda p: (
+        p.Downsampling(SHAPE, filter=box(4), factor=4),
+        gp.operators.Downsample(4, SHAPE),
+        "prox_l2",
+    ),
+    "CompressedSensing": lambda p: (*compressed(p), "conjugate gradient"),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_equal_to_our_own(physics, name):
+    theirs, mine, method = PAIRS[name](physics)
+    operator = from_deepinv(theirs, SHAPE)
+    x = random(3, *SHAPE, seed=2)
+    y = mine(random(3, *SHAPE, seed=3))
+    assert operator.resolvent_method.startswith(method)
+    pairs = [
+        (operator(x), mine(x)),
+        (operator.adjoint(y), mine.adjoint(y)),
+        (operator.resolvent(x, 0.5), mine.resolvent(x, 0.5)),
+        (operator.resolvent(x, torch.tensor([0.1, 1.0, 9.0])), mine.resolvent(x, torch.tensor([0.1, 1.0, 9.0]))),
+    ]
+    for given, expected in pairs:
+        assert float((given - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
+
+
+def test_our_operators_serve_deepinv(physics):
+    mine = gp.operators.SubsampledHadamard(300, SHAPE, seed=0)
+    theirs = physics.LinearPhysics(A=mine, A_adjoint=mine.adjoint, img_size=SHAPE)
+    assert float(theirs.adjointness_test(img_size=SHAPE)) < 1e-4
+
+
+def test_a_filter_larger_than_the_image_has_no_exact_prox(physics):
+    operator = from_deepinv(physics.Downsampling(SHAPE, filter="gaussian", factor=4), SHAPE)
+    assert operator.resolvent_method.startswith("conjugate gradient")
+
+
+def test_non_linear_and_stacked_physics_are_refused(physics):
+    with pytest.raises(TypeError, match="must be a linear one, with A and A_adjoint, got Haze"):
+        from_deepinv(physics.Haze(), SHAPE)
+    with pytest.raises(ValueError, match="TensorList"):
+        from_deepinv(physics.Denoising().stack(physics.Denoising()), SHAPE)
+
+
+def test_a_reconstructor_in_three_lines(physics):
+    import deepinv
+
+    from genprior.bridges.deepinv import GenPrior
+
+    G = gp.load_generator("mnist")
+    x = G(G.sample_latent(2, seed=3)).detach()
+    sensing, mine = compressed(physics)
+    model = GenPrior(G, stop=gp.MaxSteps(40))
+    assert isinstance(model, deepinv.models.Reconstructor)
+    expected = gp.solve(gp.Problem(G, gp.LeastSquares(mine, sensing.A(x))), stop=gp.MaxSteps(40))
+    error = (model(sensing.A(x), sensing) - expected.signal).norm() / expected.signal.norm()
+    assert float(error) < 0.02  # the same method from the same start; rounding grows along 40 steps

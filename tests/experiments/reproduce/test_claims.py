@@ -1,0 +1,133 @@
+"""Verdicts follow from numbers, and the numbers from curves: hand-made ones with known answers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import genprior as gp
+from genprior.experiments.reproduce import claims, plateau
+from genprior.experiments.reproduce.claims import FAILS, HOLDS, PARTLY, first_step, graded, slope, within
+from genprior.experiments.reproduce.contest import Contest, quartiles, race, tuning_part
+from genprior.experiments.reproduce.judging_races import _ahead, _passes_adam
+from genprior.experiments.reproduce.methods import Method, denoising_methods, sensing_methods
+from genprior.experiments.reproduce.parts import Found
+from genprior.generators.examples import soft_discs
+
+
+def curve(values, name="objective", **numbers):
+    column = np.repeat(np.asarray(values, float)[:, None], 3, axis=1)
+    return Found({"solver": "?", **numbers}, {"objective": column, "error": column, "linf": column} | {name: column})
+
+
+def test_graded():
+    assert graded([True, True]) == HOLDS and graded([True, False]) == PARTLY and graded([False]) == FAILS
+
+
+def test_within():
+    assert within(1.0, (0, 2), (0, 3)) == HOLDS and within(2.5, (0, 2), (0, 3)) == PARTLY
+    assert within(4.0, (0, 2), (0, 3)) == within(None, (0, 2), (0, 3)) == within(np.nan, (0, 2), (0, 3)) == FAILS
+
+
+def test_first_step_and_slope():
+    assert first_step(np.array([3.0, 2.0, 1.0]), 2.0) == 1 and first_step(np.array([3.0]), 2.0) is None
+    assert slope([1, 10, 100], [5, 0.5, 0.05]) == pytest.approx(-1)
+
+
+@pytest.mark.parametrize(
+    ("ours", "verdict"), [([9, 4, 1], HOLDS), ([9, 6, 1], PARTLY), ([9, 6, 3], FAILS), ([9, 5, 2], FAILS)]
+)
+def test_ahead_at_half_and_at_the_end(ours, verdict):
+    results = {"f.run.exact": curve(ours), "f.run.gd": curve([9, 5, 2])}
+    assert _ahead(results, "f", "mnist", 0.5, "exact").verdict == verdict
+
+
+@pytest.mark.parametrize(("start", "verdict"), [(50, HOLDS), (150, PARTLY), (None, FAILS)])
+def test_when_adam_is_passed(start, verdict):
+    admm = np.ones(200)
+    if start is not None:
+        admm[start:] = 0.1
+    results = {
+        "linf-denoising.linf.run.adam": curve(np.linspace(1, 0.2, 300)),
+        "linf-denoising.linf.run.exact": curve(admm),
+    }
+    found = _passes_adam(results, "linf", "exact")
+    assert found.verdict == verdict and found.numbers["step"] == start
+
+
+def test_every_tuned_method_has_as_many_settings():
+    for methods in (sensing_methods(8), *(denoising_methods(8, norm) for norm in ("linf", "l1", "l2"))):
+        assert {len(method.choices) for method in methods if method.tuned} == {8}
+        assert [method.key for method in methods if not method.tuned] == ["auto"]
+    assert {len(method.choices) for method in sensing_methods(3) if method.tuned} == {3}
+
+
+def discs():
+    generator = soft_discs()
+    truth = generator(generator.sample_latent(3, seed=1)).detach()
+    problem = gp.Problem(generator, loss=gp.SquaredDistance(truth, 1.0))
+    return Contest(problem, generator.sample_latent(3, seed=2), {})
+
+
+def test_tuning_takes_the_lowest_median_objective():
+    method = Method("gd", (gp.GradientDescent(1e-6), gp.GradientDescent(0.01), gp.GradientDescent(1e-5)))
+    found = tuning_part("t", method, lambda count, practice: discs(), 3, 20, "mnist").run({})
+    assert found.numbers["chosen"] == 1 and found.numbers["scores"][1] == min(found.numbers["scores"])
+
+
+def test_a_race_repeats_exactly_and_runs_all_steps():
+    first, second = (race(discs(), gp.ExactADMM(), 15) for _ in range(2))
+    assert first.numbers == second.numbers and first.numbers["steps"] == 15
+    assert first.numbers["forwards"] == 16 and len(first.arrays["objective"]) == 16
+    for name in first.arrays.keys() - {"seconds"}:
+        assert np.array_equal(first.arrays[name], second.arrays[name]), name
+    assert (np.diff(first.arrays["objective"], axis=0) <= 0).all(), "the best so far"
+
+
+def test_an_interrupted_race_does_not_count():
+    def stop(view):
+        raise KeyboardInterrupt
+
+    contest = discs()
+    with pytest.raises(KeyboardInterrupt):
+        race(Contest(contest.problem, contest.starts, {}, stop), gp.Adam(), 5)
+
+
+def test_quartiles():
+    assert quartiles(torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])) == {"q25": 2, "median": 3, "q75": 4, "mean": 3}
+    assert quartiles(torch.tensor([torch.inf, torch.inf]))["mean"] is None
+
+
+def test_rate_of_a_known_fall():
+    steps = np.arange(400)[:, None]
+    assert plateau.fitted_rate(0.9**steps * np.array([[1.0, 3.0]])) == pytest.approx(0.1, rel=1e-6)
+
+
+def test_synthetic_generators_have_the_conditioning_they_claim():
+    """Against the singular values of the Jacobian at random points."""
+    problem, start, _ = plateau.synthetic(0, 8.0)
+    sizes = torch.linalg.svdvals(problem.generator.jacobian(start))
+    ratio = sizes[:, 0] / sizes[:, -1]
+    assert ((ratio > 8 / 1.2) & (ratio < 8 * 1.2)).all()
+
+
+def test_synthetic_solutions_against_another_optimiser():
+    problem, start, solution = plateau.synthetic(0, 4.0)
+    z = start.clone().requires_grad_()
+    optimiser = torch.optim.LBFGS(
+        [z], max_iter=300, tolerance_grad=1e-12, tolerance_change=1e-16, line_search_fn="strong_wolfe"
+    )
+
+    def value():
+        optimiser.zero_grad()
+        loss = problem.loss(problem.generator(z)).sum()
+        loss.backward()
+        return loss
+
+    optimiser.step(value)
+    torch.testing.assert_close(solution, problem.generator(z).detach(), atol=1e-6, rtol=0)
+
+
+def test_verdict_words():
+    assert (claims.HOLDS, claims.PARTLY, claims.FAILS) == ("holds", "holds partly", "does not hold")

@@ -1,0 +1,379 @@
+"""A person's own generator: every way in, what is found out about it, and what is refused."""
+
+import pickle
+import textwrap
+import warnings
+import zipfile
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import genprior as gp
+from genprior.networks.foreign import open_generator, open_with_notes, source_digest, with_label
+from genprior.networks.weights import load_weights, read_weights
+
+CODE = """
+import torch
+from torch import nn
+import genprior as gp
+
+
+def dcgan():
+    torch.manual_seed(0)
+    layers = nn.ConvTranspose2d(12, 8, 4), nn.BatchNorm2d(8), nn.ReLU(), nn.ConvTranspose2d(8, 3, 4, 2, 1), nn.Tanh()
+    return nn.Sequential(*layers).eval()
+
+
+def training():
+    return dcgan().train()
+
+
+def vector():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 16), nn.Sigmoid(), nn.Unflatten(1, (1, 4, 4)))
+
+
+def unbounded():
+    return nn.Sequential(nn.Linear(5, 64), nn.Unflatten(1, (1, 8, 8)))
+
+
+def declared():
+    return gp.Generator(dcgan(), (12, 1, 1), (3, 8, 8), law=gp.Uniform(-1, 1), signal_range=(-1, 1))
+
+
+class Map(nn.Module):
+    latent_shape = (2, 3, 3)
+
+    def __init__(self):
+        super().__init__()
+        self.up = nn.ConvTranspose2d(2, 1, 4, 2, 1)
+
+    def forward(self, z):
+        return torch.tanh(self.up(z))
+
+
+class Conditional(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.classes, self.layer = nn.Embedding(10, 8), nn.Linear(14, 16)
+
+    def forward(self, z, label):
+        return torch.sigmoid(self.layer(torch.cat([z, self.classes(label)], 1))).reshape(-1, 1, 4, 4)
+
+
+def number():
+    return 3
+
+
+def fails():
+    raise KeyError("where are my weights")
+
+
+def needs(width):
+    return nn.Linear(width, width)
+"""
+
+
+@pytest.fixture
+def code(tmp_path):
+    path = tmp_path / "my_model.py"
+    path.write_text(CODE)
+    return str(path)
+
+
+def quiet(call):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return call()
+
+
+def module():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 9), nn.BatchNorm1d(9), nn.Unflatten(1, (1, 3, 3)), nn.Tanh()).eval()
+
+
+# -- what is found out -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "latent", "signal"),
+    [
+        ("dcgan", (12, 1, 1), (3, 8, 8)),
+        ("vector", (5,), (1, 4, 4)),
+        ("unbounded", (5,), (1, 8, 8)),
+        ("Map", (2, 3, 3), (1, 6, 6)),
+        ("declared", (12, 1, 1), (3, 8, 8)),
+    ],
+)
+def test_shapes_are_found(code, name, latent, signal):
+    generator = open_generator(f"{code}:{name}")
+    assert (generator.latent_shape, generator.signal_shape) == (latent, signal)
+    assert generator(generator.sample_latent(3)).shape == (3, *signal)
+
+
+def test_tanh_is_mapped_to_pictures(code):
+    opened = open_with_notes(f"{code}:dcgan")
+    G = opened.generator
+    assert G.signal_range == (0.0, 1.0)
+    assert "values in [-1, 1], mapped to [0, 1]" in " ".join(opened.notes)
+    import runpy
+
+    own = runpy.run_path(code)["dcgan"]()
+    z = G.sample_latent(2)
+    assert torch.allclose(G(z), (own(z) + 1) / 2)
+
+
+def test_sigmoid_and_unbounded_stay_as_they_are(code):
+    assert open_generator(f"{code}:vector").signal_range == (0.0, 1.0)
+    opened = open_with_notes(f"{code}:unbounded")
+    assert opened.generator.signal_range is None
+    assert "neither [0, 1] nor [-1, 1]" in " ".join(opened.notes)
+
+
+def test_a_range_that_is_told(code):
+    plain, told = open_generator(f"{code}:unbounded"), open_generator(f"{code}:unbounded", signal_range=(-3, 5))
+    state = {f"module.{name}": part for name, part in plain.module.state_dict().items()}
+    told.module.load_state_dict(state)
+    z = plain.sample_latent(2)
+    assert torch.allclose(told(z), (plain(z) + 3) / 8, atol=1e-6)
+    with pytest.raises(ValueError, match=r"low below high"):
+        open_generator(f"{code}:unbounded", signal_range=(1, 0))
+
+
+def test_a_generator_keeps_its_law(code):
+    generator = open_generator(f"{code}:declared")
+    assert generator.law == gp.Uniform(-1, 1) and generator.signal_range == (0.0, 1.0)
+    assert float(generator(generator.sample_latent(4)).min()) >= 0
+
+
+def test_the_original_is_not_moved_to_eval(code):
+    with pytest.raises(ValueError, match=r"batch-dependent layer in train mode.*load trained weights"):
+        open_generator(f"{code}:training")
+
+
+def test_conditional(code):
+    with pytest.raises(ValueError, match=r"a class label: give --label"):
+        open_generator(f"{code}:Conditional")
+    with pytest.raises(ValueError, match=r"latent shape of Conditional could not be found out .*--latent-shape"):
+        open_generator(f"{code}:Conditional", label=3)
+    three = open_generator(f"{code}:Conditional", label=3, latent_shape=6)
+    four = with_label(three, 4)
+    z = three.sample_latent(2)
+    own = three.module.module
+    assert torch.allclose(three(z), own(z, torch.tensor([3, 3]))) and torch.allclose(
+        four(z), own(z, torch.tensor([4, 4]))
+    )
+    assert not torch.equal(three(z), four(z))
+    assert next(four.module.parameters()).data_ptr() == next(three.module.parameters()).data_ptr(), "weights are shared"
+    with pytest.raises(ValueError, match=r"takes only a latent: leave it out"):
+        open_generator(f"{code}:vector", label=1)
+    with pytest.raises(ValueError, match=r"no class label"):
+        with_label(gp.load_generator("mnist"), 1)
+
+
+# -- programs --------------------------------------------------------------------------------------------------------
+
+
+def test_torchscript(tmp_path):
+    own = module()
+    quiet(lambda: torch.jit.script(own).save(tmp_path / "a.pt"))
+    G = open_generator(tmp_path / "a.pt")
+    z = G.sample_latent(3)
+    assert G.latent_shape == (4,) and torch.allclose(G(z), (own(z) + 1) / 2, atol=1e-6)
+    assert gp.checks.check_generator(G).ok
+
+
+def test_torch_export(tmp_path):
+    own = module()
+    axes = ({0: torch.export.Dim("batch")},)
+    program = quiet(lambda: torch.export.export(own, (torch.zeros(2, 4),), dynamic_shapes=axes))
+    quiet(lambda: torch.export.save(program, tmp_path / "a.pt2"))
+    G = open_generator(tmp_path / "a.pt2")
+    z = G.sample_latent(3)
+    assert G.latent_shape == (4,) and torch.allclose(G(z), (own(z) + 1) / 2, atol=1e-6)
+    assert gp.checks.check_generator(G).ok
+    result = gp.solve(gp.Problem(G, gp.SquaredDistance(G(z))), stop=gp.MaxSteps(3))
+    assert result.signal.shape == (3, 1, 3, 3)
+
+
+def test_torch_export_for_one_batch_size(tmp_path):
+    program = quiet(lambda: torch.export.export(module(), (torch.zeros(2, 4),)))
+    quiet(lambda: torch.export.save(program, tmp_path / "a.pt2"))
+    with pytest.raises(ValueError, match=r"batches of exactly 2.*dynamic_shapes"):
+        open_generator(tmp_path / "a.pt2")
+
+
+class Bomb:
+    """Does something when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+def test_pickled_code_is_refused_and_not_run(tmp_path, code):
+    torch.save(module(), tmp_path / "whole.pt")
+    with pytest.raises(ValueError, match=r"whole\.pt holds pickled Python code.*refused.*state_dict"):
+        open_generator(tmp_path / "whole.pt")
+    mark = tmp_path / "ran"
+    torch.save({"a": Bomb(mark)}, tmp_path / "bomb.pt")
+    with pytest.raises(ValueError, match=r"holds pickled Python code"):
+        open_generator(f"{code}:vector", tmp_path / "bomb.pt")
+    (tmp_path / "raw.pt").write_bytes(pickle.dumps(Bomb(mark)))
+    with pytest.raises(ValueError, match=r"cannot be read|pickled Python code"):
+        open_generator(f"{code}:vector", tmp_path / "raw.pt")
+    assert not mark.exists()
+
+
+def test_pickled_code_inside_an_exported_program(tmp_path):
+    """torch.export.load unpickles what it cannot load as plain tensors: such files must not get there."""
+    axes = ({0: torch.export.Dim("batch")},)
+    program = quiet(lambda: torch.export.export(module(), (torch.zeros(2, 4),), dynamic_shapes=axes))
+    quiet(lambda: torch.export.save(program, tmp_path / "a.pt2"))
+    mark = tmp_path / "ran"
+    torch.save(Bomb(mark), tmp_path / "inside.pt")
+    with zipfile.ZipFile(tmp_path / "a.pt2") as old, zipfile.ZipFile(tmp_path / "b.pt2", "w") as new:
+        for name in old.namelist():
+            inputs = "sample_inputs" in name
+            new.writestr(name, (tmp_path / "inside.pt").read_bytes() if inputs else old.read(name))
+    with pytest.raises(ValueError, match=r"holds pickled Python code"):
+        open_generator(tmp_path / "b.pt2")
+    assert not mark.exists()
+
+
+# -- weights ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrap", ["plain", "nested", "beside", "parallel", "safetensors"])
+def test_weights_in_every_usual_form(tmp_path, code, wrap):
+    torch.manual_seed(7)
+    own = nn.Sequential(nn.Linear(5, 16), nn.Sigmoid(), nn.Unflatten(1, (1, 4, 4)))
+    state = own.state_dict()
+    path = tmp_path / ("w.safetensors" if wrap == "safetensors" else "w.tar")
+    other = nn.Linear(3, 3).state_dict()
+    content = {
+        "plain": state,
+        "nested": {"state_dict": state, "epoch": 3},
+        "beside": {"netD_state_dict": other, "netG_state_dict": state, "losses": [1.0, 2.0]},
+        "parallel": {f"module.{name}": part for name, part in state.items()},
+    }
+    save_file(state, path) if wrap == "safetensors" else torch.save(content[wrap], path)
+    G = open_generator(f"{code}:vector", path)
+    z = G.sample_latent(2)
+    assert torch.equal(G(z), own(z))
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"0.weight": torch.zeros(16, 5)}, "it lacks 0.bias"),
+        (
+            {"0.weight": torch.zeros(16, 5), "0.bias": torch.zeros(16), "x": torch.zeros(1)},
+            "it has x, which the module",
+        ),
+        ({"0.weight": torch.zeros(16, 6), "0.bias": torch.zeros(16)}, r"0.weight is \(16, 6\) in the file, \(16, 5\)"),
+        ({"0.weight": torch.full((16, 5), torch.nan), "0.bias": torch.zeros(16)}, "holds NaN"),
+        ([torch.zeros(3)], "holds list, expected names and tensors"),
+        ({"epoch": 3}, "holds dict, expected names and tensors"),
+    ],
+)
+def test_weights_that_do_not_fit(tmp_path, code, state, message):
+    torch.save(state, tmp_path / "w.pt")
+    with pytest.raises(ValueError, match=message):
+        open_generator(f"{code}:vector", tmp_path / "w.pt")
+
+
+def test_damaged_weights(tmp_path):
+    torch.save({"a": torch.zeros(100)}, tmp_path / "w.pt")
+    whole = (tmp_path / "w.pt").read_bytes()
+    for name, content in (("cut.pt", whole[:300]), ("empty.pt", b""), ("text.safetensors", b"hello")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=f"{name} cannot be read"):
+            read_weights(tmp_path / name)
+    with pytest.raises(FileNotFoundError, match=r"there is no file"):
+        load_weights(nn.Linear(1, 1), tmp_path / "none.pt")
+
+
+# -- refusals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("number", "returned int, expected a torch.nn.Module"),
+        ("fails", r"fails\(\) failed with KeyError: 'where are my weights' \(my_model.py, line \d+\)"),
+        ("needs", "needs the arguments width"),
+        ("missing", "has no function 'missing': give one of .*dcgan"),
+    ],
+)
+def test_functions_that_do_not_work(code, name, message):
+    with pytest.raises(ValueError, match=message):
+        open_generator(f"{code}:{name}")
+
+
+def test_code_with_a_mistake(tmp_path):
+    path = tmp_path / "bad.py"
+    path.write_text(textwrap.dedent("def build(:\n    pass\n"))
+    with pytest.raises(ValueError, match=r"bad\.py failed with SyntaxError"):
+        open_generator(f"{path}:build")
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "message"),
+    [
+        ("mnst", {}, "no bundled generator 'mnst': give one of"),
+        ("no.such.module:build", {}, "no Python module 'no'|no Python module 'no.such.module'|ModuleNotFoundError"),
+        ("gone.py:build", {}, "there is no file gone.py"),
+        ("gone.pt", {}, "there is no file gone.pt"),
+        ("gone.safetensors", {}, "there is no file gone.safetensors"),
+        ("my.py", {}, "names no function: write my.py:build"),
+        ("mnist", {"weights": "w.pt"}, "has weights of its own"),
+        ("mnist", {"latent_shape": 3}, "knows its shapes"),
+        ("mnist", {"label": 3}, "takes no label"),
+    ],
+)
+def test_specs_that_lead_nowhere(spec, options, message):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        open_generator(spec, **options)
+
+
+def test_files_that_are_no_programs(tmp_path):
+    torch.save(module().state_dict(), tmp_path / "state.pt")
+    with pytest.raises(ValueError, match=r"holds weights only, no network.*my_model\.py:build"):
+        open_generator(tmp_path / "state.pt")
+    (tmp_path / "noise.pt").write_bytes(b"\x00" * 50)
+    with pytest.raises(ValueError, match=r"neither a TorchScript nor a torch.export file"):
+        open_generator(tmp_path / "noise.pt")
+
+
+def test_damaged_programs_say_one_line(tmp_path, capfd):
+    axes = ({0: torch.export.Dim("batch")},)
+    program = quiet(lambda: torch.export.export(module(), (torch.zeros(2, 4),), dynamic_shapes=axes))
+    quiet(lambda: torch.export.save(program, tmp_path / "a.pt2"))
+    whole = (tmp_path / "a.pt2").read_bytes()
+    place = whole.index(b"graph_module")
+    (tmp_path / "a.pt2").write_bytes(whole[:place] + b"graph_nodule" + whole[place + 12 :])
+    capfd.readouterr()
+    with pytest.raises(ValueError, match=r"a\.pt2 cannot be read") as raised:
+        open_generator(tmp_path / "a.pt2")
+    assert "\n" not in str(raised.value) and capfd.readouterr().err == ""
+
+
+def test_wrong_shapes(code):
+    with pytest.raises(ValueError, match=r"does not run on latents of shape \(7,\)"):
+        open_generator(f"{code}:vector", latent_shape=7)
+    with pytest.raises(ValueError, match=r"signal_shape is \(1, 5, 5\), but the module gives \(1, 4, 4\)"):
+        open_generator(f"{code}:vector", signal_shape=(1, 5, 5))
+
+
+def test_digest_follows_the_files(tmp_path, code):
+    torch.save(nn.Linear(1, 1).state_dict(), tmp_path / "w.pt")
+    before = source_digest(f"{code}:vector", tmp_path / "w.pt")
+    assert before == source_digest(f"{code}:vector", tmp_path / "w.pt") != source_digest("mnist")
+    torch.save(nn.Linear(1, 2).state_dict(), tmp_path / "w.pt")
+    assert source_digest(f"{code}:vector", tmp_path / "w.pt") != before

@@ -1,0 +1,129 @@
+"""The look at a person's generator: each fault is found and named; a sound one gets its numbers."""
+
+import numpy as np
+import pytest
+import torch
+
+from genprior import cli
+from genprior.tasks.check import inspect_generator, write_samples
+from genprior.tasks.settings import Source
+
+CODE = """
+import torch
+from torch import nn
+
+
+class Faulty(nn.Module):
+    latent_shape = (3,)
+
+    def __init__(self, fault):
+        super().__init__()
+        torch.manual_seed(0)
+        self.fault, self.layer = fault, nn.Linear(3, 64)
+
+    def forward(self, z):
+        x = torch.sigmoid(self.layer(z))
+        if self.fault == "random":
+            x = x + 0.1 * torch.rand_like(x)
+        if self.fault == "nan":
+            x = x / (x - x)
+        if self.fault == "batch":
+            x = x - x.mean(0)
+        if self.fault == "constant":
+            x = x.detach() * 0 + 0.5 + 0 * z.sum()
+        if self.fault == "bytes":
+            x = 255 * x
+        return x.reshape(-1, 1, 8, 8)
+
+
+def good(): return Faulty("")
+def random(): return Faulty("random")
+def nan(): return Faulty("nan")
+def batch(): return Faulty("batch")
+def constant(): return Faulty("constant")
+def in_bytes(): return Faulty("bytes")
+def normed(): return nn.Sequential(nn.Linear(3, 64), nn.BatchNorm1d(64), nn.Unflatten(1, (1, 8, 8)))
+
+
+def diagonal():
+    layer = nn.Linear(3, 5, bias=False)
+    with torch.no_grad():
+        layer.weight.copy_(torch.diag_embed(torch.tensor([4.0, 2.0, 0.001]), dim1=0)[:, :].new_zeros(5, 3))
+        layer.weight[0, 0], layer.weight[1, 1], layer.weight[2, 2] = 4.0, 2.0, 0.001
+    return layer
+"""
+
+
+@pytest.fixture
+def spec(tmp_path):
+    path = tmp_path / "parts.py"
+    path.write_text(CODE)
+    return lambda name: f"{path}:{name}"
+
+
+@pytest.mark.parametrize(
+    ("name", "law", "advice"),
+    [
+        ("random", "same latent, same signal", "the module is random"),
+        ("nan", "finite values and gradients", "check the weights for NaN"),
+        ("batch", "items do not influence each other", r"call module\.eval\(\)"),
+        ("constant", "signals differ between latents", "z is ignored"),
+        ("in_bytes", r"values fit pictures in \[0, 1\]", "--range 0 255"),
+        ("normed", "opens", r"load trained weights, or call module\.eval\(\)"),
+        ("missing", "opens", "give one of Faulty, good"),
+    ],
+)
+def test_faults_are_found(spec, name, law, advice):
+    import re
+
+    found = inspect_generator(Source(generator=spec(name)))
+    assert not found.report.ok and not found.command
+    wrong = [failure for failure in found.report.failures if re.fullmatch(law, failure.law)]
+    assert wrong and re.search(advice, wrong[0].advice), str(found.report)
+
+
+def test_a_range_that_is_told_mends_it(spec):
+    found = inspect_generator(Source(generator=spec("in_bytes"), signal_range=(0.0, 255.0)))
+    assert found.report.ok, str(found.report)
+    assert "--range 0 255" in found.command
+
+
+def test_a_wrong_latent_shape(spec):
+    found = inspect_generator(Source(generator=spec("good"), latent_shape=(9,)))
+    assert "does not run on latents of shape (9,)" in found.report.failures[0].measured
+
+
+def test_a_sound_one(spec, tmp_path):
+    found = inspect_generator(Source(generator=spec("good")))
+    assert found.report.ok and found.latent_shape == (3,) and found.signal_shape == (1, 8, 8)
+    assert found.command == (
+        f"genprior recover pictures/ --generator {spec('good')} --operator downsample:4 --restarts 4 --out recovered"
+    )
+    assert set(found.speed) == {"forward_1", "both_1", "forward_16", "both_16"} and min(found.speed.values()) > 0
+    sheet = write_samples(Source(generator=spec("good")), tmp_path / "look", count=5)
+    assert sheet.is_file() and len(list((tmp_path / "look" / "samples").iterdir())) == 5
+
+
+def test_conditioning_is_that_of_the_matrix(spec):
+    found = inspect_generator(Source(generator=spec("diagonal")))
+    numbers = found.conditioning
+    assert numbers["largest"] == pytest.approx(4.0) and numbers["smallest"] == pytest.approx(0.001)
+    assert numbers["condition"] == pytest.approx(4000) and numbers["flat_share"] == pytest.approx(1 / 3)
+    assert "gaussian:m=2" in found.command
+    with pytest.raises(ValueError, match="are no pictures"):
+        write_samples(Source(generator=spec("diagonal")), spec)
+
+
+def test_the_suggested_command_runs(spec, tmp_path, monkeypatch, capfd):
+    """As a new user would: check, take the command, put the pictures in."""
+    import shlex
+
+    monkeypatch.chdir(tmp_path)
+    torch.save({"state_dict": {"layer.weight": torch.ones(64, 3), "layer.bias": torch.zeros(64)}}, "w.pt")
+    source = Source(generator=spec("good"), weights="w.pt")
+    words = shlex.split(inspect_generator(source).command)
+    (tmp_path / "pictures").mkdir()
+    np.save(tmp_path / "pictures" / "small.npy", np.full((2, 2, 2), 0.5, np.float32))
+    assert cli.main([*words[1:], "--steps", "3"]) == 0
+    assert np.load("recovered/recovered/small.npy").shape == (2, 8, 8)
+    assert "2 of 2 items" in capfd.readouterr().out

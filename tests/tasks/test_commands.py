@@ -1,0 +1,169 @@
+"""``genprior recover``, ``denoise`` and ``check`` as they are typed."""
+
+import dataclasses
+import json
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from genprior import cli, samples
+from genprior.cli.recover import Recover
+
+
+def ends(words):
+    try:
+        return cli.main([str(word) for word in words])
+    except SystemExit as end:
+        return end.code
+
+
+def flat(text):
+    return " ".join(text.split())
+
+
+@pytest.fixture
+def digits(tmp_path):
+    folder = tmp_path / "digits"
+    folder.mkdir()
+    for number, picture in enumerate(samples.digits(3)[0]):
+        Image.fromarray((picture[0] * 255).byte().numpy()).save(folder / f"{number}.png")
+    return folder
+
+
+def test_the_documented_form(digits, tmp_path, capfd):
+    words = "--generator mnist --operator gaussian:m=392,seed=0 --simulate --time 0.5 --out"
+    assert ends(["recover", digits, *words.split(), tmp_path / "out"]) == 0
+    shown = capfd.readouterr()
+    assert shown.err == "" and "recovered: 3 of 3 items" in shown.out and "report: " in shown.out
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        ".job",
+        "recovered",
+        "report.html",
+        "result.json",
+    ]
+    assert sorted(path.name for path in (tmp_path / "out" / "recovered").iterdir()) == ["0.png", "1.png", "2.png"]
+
+
+def test_json_is_the_result(digits, tmp_path, capfd):
+    words = ["denoise", digits / "0.png", digits / "2.png", "--simulate", "--noise", "0.2", "--steps", "3", "--json"]
+    assert ends([*words, "--out", tmp_path / "out"]) == 0
+    shown = capfd.readouterr()
+    assert shown.err == ""
+    assert json.loads(shown.out) == json.loads((tmp_path / "out" / "result.json").read_text())
+    assert [item["name"] for item in json.loads(shown.out)["items"]] == ["0.png", "2.png"]
+
+
+def test_every_option_arrives(tmp_path, monkeypatch):
+    given = {}
+
+    def fake(job, told):
+        given.update(dataclasses.asdict(job))
+        raise ValueError("seen enough")
+
+    monkeypatch.setattr("genprior.tasks.recover.recover", fake)
+    words = (
+        "recover a b --out o --operator blur:sigma=2 --generator m.py:f --weights w.pt --latent-shape 3 1 1 --range -1 1 "
+        "--label 4 --loss l2 --box 0 2 --latent-ball 7 --solver adam --restarts 3 --time 9 --steps 11 --batch-size 5 "
+        "--simulate --noise 0.5 --resize --skip --seed 6 --device cpu --json"
+    )
+    assert ends(words.split()) == 1
+    given.pop("pictures")
+    assert str(given.pop("out")) == "o"
+    assert given == {
+        "inputs": ("a", "b"),
+        "source": {
+            "generator": "m.py:f", "weights": "w.pt", "latent_shape": (3, 1, 1), "signal_range": (-1.0, 1.0),
+            "label": 4, "labels": None,
+        },
+        "operator": "blur:sigma=2", "simulate": True, "noise": 0.5, "loss": "l2", "box": (0.0, 2.0), "latent_ball": 7.0,
+        "solver": "adam", "restarts": 3, "time": 9.0, "steps": 11, "batch_size": 5, "seed": 6, "device": "cpu",
+        "resize": True, "skip": True,
+    }  # fmt: skip
+    asked = set(re.findall(r"--([a-z-]+)", words)) | {"labels", "inputs"}
+    assert {field.name.replace("_", "-") for field in dataclasses.fields(Recover)} == asked
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("recover", "no input: give files or folders"),
+        ("recover gone.png", "there is no file or folder gone.png"),
+        ("recover {digits} --operator blur:sigma=x", "sigma in the operator"),
+        ("recover {digits}", "is a picture, but items of shape (392,) are expected: give an array, or --simulate"),
+        ("recover {digits} --generator mnst --simulate", "no bundled generator"),
+        ("recover {digits} --solver magic --simulate", "no solver 'magic'"),
+        ("recover {digits} --loss l1 --simulate", "compares whole pictures"),
+        ("recover {digits} --device abacus --simulate", "device 'abacus' cannot be used here"),
+        ("recover {digits} --restarts 0 --simulate", "restarts must be at least 1"),
+        ("recover {digits} --out {digits}/0.png --simulate", "0.png"),
+        ("recover {y} ", "shape (2, 300), expected (392,) for one item or (N, 392) for many"),
+        ("recover {y} --skip", "shape (2, 300)"),
+    ],
+)
+def test_one_line_and_exit_code_one(digits, tmp_path, capfd, words, message):
+    np.save(tmp_path / "y.npy", np.zeros((2, 300), np.float32))
+    words = words.format(digits=digits, y=tmp_path / "y.npy").split()
+    words += [] if "--operator" in words else ["--operator", "gaussian:m=392"]
+    words += [] if "--out" in words else ["--out", str(tmp_path / "out")]
+    assert ends(words) == 1
+    shown = capfd.readouterr()
+    assert shown.out == "" and shown.err.startswith("genprior: ") and shown.err.count("\n") == 1
+    assert message in flat(shown.err)
+    assert not (tmp_path / "out").exists(), "nothing was begun"
+
+
+@pytest.mark.parametrize("words", ["recover a.png --out o", "denoise a.png --out o --loss l9", "recover --operatr x"])
+def test_wrong_words(words, capfd):
+    assert ends(words.split()) == 2
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_broken_picture_among_good_ones(digits, tmp_path, capfd):
+    whole = (digits / "1.png").read_bytes()
+    (digits / "1.png").write_bytes(whole[: len(whole) // 2])  # the head is sound, the pixels are not
+    words = ["recover", digits, "--operator", "downsample:4", "--simulate", "--steps", "2"]
+    assert ends([*words, "--out", tmp_path / "out"]) == 1
+    shown = capfd.readouterr()
+    assert "2 of 3 items" in shown.out and "1 of 3 items could not be read, all others are recovered" in flat(shown.err)
+    assert sorted(path.name for path in (tmp_path / "out" / "recovered").iterdir()) == ["0.png", "2.png"]
+    assert ends([*words, "--skip", "--out", tmp_path / "skipped"]) == 0
+
+
+def test_results_inside_the_inputs(digits, capfd):
+    words = ["recover", digits, "--operator", "downsample:4", "--simulate", "--steps", "2", "--out", digits / "out"]
+    assert ends(words) == 0 and ends(words) == 0
+    assert "3 of 3 items" in capfd.readouterr().out
+    assert len(list((digits / "out" / "recovered").iterdir())) == 3
+
+
+def test_ctrl_c_says_how_to_go_on(digits, tmp_path, capfd, monkeypatch):
+    def pressed(*parts, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("genprior.tasks.recover.solve", pressed)
+    words = ["recover", digits, "--operator", "downsample:4", "--simulate", "--out", tmp_path / "out"]
+    assert ends(words) == 130
+    assert "the same command goes on" in flat(capfd.readouterr().err)
+
+
+def test_check_in_text_and_json(capfd, tmp_path):
+    assert ends(["check", "mnist", "--out", tmp_path]) == 0
+    shown = capfd.readouterr().out
+    assert "all laws hold" in shown and "DG: largest singular value" in shown and "try: genprior recover" in flat(shown)
+    assert (tmp_path / "samples.png").is_file() and (tmp_path / "samples" / "15.png").is_file()
+    assert ends(["check", "gone.py:build", "--json"]) == 1
+    captured = capfd.readouterr()
+    document = json.loads(captured.out)
+    assert document["ok"] is False and "there is no file gone.py" in document["findings"][0]["measured"]
+    assert "1 of 1 laws fail: opens" in captured.err
+
+
+def test_time_left_where_there_is_no_terminal(capfd):
+    from genprior.cli.bar import Bar
+
+    with Bar(1, every=-1.0, label="recovered") as bar:
+        bar.told(0, 100, "reading")
+        bar.told(50, 100, "step 3")
+    assert re.search(r"50/100: step 3, about \d+ s left", capfd.readouterr().err)

@@ -1,0 +1,151 @@
+"""Operators as words: each builds what it says; each mistake is named."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from genprior import operators as ops
+from genprior.tasks.operators import describe, examples, parse_operator, parse_options
+
+SHAPE = (1, 6, 8)
+X = torch.rand(2, *SHAPE, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """The files that the words below name, in the working folder."""
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    bright = np.zeros((6, 8), np.uint8)
+    bright[:3] = 255
+    Image.fromarray(bright).save("known.png")
+    np.save("known.npy", bright > 0)
+    np.save("weights.npy", random.random((6, 8)).astype(np.float32))
+    np.save("A.npy", random.standard_normal((5, 48)))
+    np.save("kernel.npy", random.random((3, 3)))
+    np.save("lines.npy", np.array([0, 2, 5]))
+    np.save("flags.npy", np.array([1, 0, 1, 0, 0, 1], bool))
+    np.save("plane.npy", random.random((6, 8)) > 0.5)
+    return tmp_path
+
+
+def known():
+    return torch.zeros(6, 8).index_fill_(0, torch.arange(3), 1.0)
+
+
+def rows(*numbers):
+    mask = torch.zeros(6, 8, dtype=torch.bool)
+    mask[list(numbers)] = True
+    return mask
+
+
+CASES = {
+    "gaussian:m=9,seed=4": lambda: ops.Gaussian(9, SHAPE, seed=4),
+    "gaussian:m=9": lambda: ops.Gaussian(9, SHAPE, seed=0),
+    "hadamard:m=9,seed=4": lambda: ops.SubsampledHadamard(9, SHAPE, seed=4),
+    "mask:known.png": lambda: ops.Mask(known(), SHAPE),
+    "mask:known.png,invert=true": lambda: ops.Mask(1 - known(), SHAPE),
+    "mask:known.npy": lambda: ops.Mask(known(), SHAPE),
+    "mask:known.npy,invert=true": lambda: ops.Mask(1 - known(), SHAPE),
+    "mask:weights.npy": lambda: ops.Mask(torch.from_numpy(np.load("weights.npy")), SHAPE),
+    "blur:sigma=2": lambda: ops.Blur(2.0, SHAPE),
+    "blur:kernel.npy": lambda: ops.Blur(torch.from_numpy(np.load("kernel.npy").astype(np.float32)), SHAPE),
+    "downsample:2": lambda: ops.Downsample(2, SHAPE),
+    "fourier:lines.npy": lambda: ops.SubsampledFourier(rows(0, 2, 5), SHAPE),
+    "fourier:flags.npy": lambda: ops.SubsampledFourier(rows(0, 2, 5), SHAPE),
+    "fourier:plane.npy": lambda: ops.SubsampledFourier(torch.from_numpy(np.load("plane.npy")), SHAPE),
+    "fourier:plane.npy,centred=true": lambda: ops.SubsampledFourier(
+        torch.from_numpy(np.load("plane.npy")), SHAPE, centred=True
+    ),
+    "fourier:m=12,seed=3": lambda: ops.SubsampledFourier(12, SHAPE, seed=3),
+    "dense:A.npy": lambda: ops.Dense(torch.from_numpy(np.load("A.npy").astype(np.float32)), SHAPE),
+    "identity": lambda: ops.Identity(SHAPE),
+    "downsample:2 @ blur:sigma=1": lambda: ops.Downsample(2, SHAPE) @ ops.Blur(1.0, SHAPE),
+}
+
+
+@pytest.mark.parametrize("text", CASES)
+def test_words_build_what_they_say(files, text):
+    built, own = parse_operator(text, SHAPE), CASES[text]()
+    assert torch.equal(built(X), own(X))
+    assert built.measurement_shape == own.measurement_shape
+
+
+def test_random_mask(files):
+    one, same = parse_operator("mask:keep=0.4,seed=1", SHAPE), parse_operator("mask:keep=0.4,seed=1", SHAPE)
+    other = parse_operator("mask:keep=0.4,seed=2", SHAPE)
+    ones = torch.ones(1, *SHAPE)
+    assert torch.equal(one(ones), same(ones)) and not torch.equal(one(ones), other(ones))
+    assert 5 < float(parse_operator("mask:keep=0.4", SHAPE)(ones).sum()) < 35
+    colour = parse_operator("mask:keep=0.4", (3, 6, 8))(torch.ones(1, 3, 6, 8))
+    assert torch.equal(colour[:, 0], colour[:, 1]), "a pixel is lost in all its channels"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gausian:m=3", r"no operator 'gausian' .*give one of gaussian:m=392,seed=0, .*downsample:4"),
+        ("", "no operator ''"),
+        ("gaussian", "lacks m: write for example gaussian:m=392"),
+        ("gaussian:392", "does not know what '392' is"),
+        ("gaussian:m=3.5", "m in the operator .* must be a whole number, got '3.5'"),
+        ("gaussian:m=", "must be a whole number, got ''"),
+        ("gaussian:m=3,m=4", "gives m twice"),
+        ("gaussian:m=3,n=4", r"has no option 'n' .its options: m, seed."),
+        ("gaussian:m=0", "m must be at least 1, got 0"),
+        ("gaussian:m=3,seed=-1", "seed must be at least 0"),
+        ("hadamard:m=99", "m must be at most 48"),
+        ("mask:gone.png", "there is no file gone.png"),
+        ("mask:kernel.npy", r"mask has shape \(3, 3\)"),
+        ("mask:A.npy", "mask must hold weights of at least 0"),
+        ("mask:dark.png", "keeps nothing: bright pixels are the known ones; add invert=true"),
+        ("mask:known.png,invert=yes", "invert in the operator .* must be true or false"),
+        ("mask:keep=2", "keep must be a share above 0 and at most 1"),
+        ("mask", "needs one of file or keep"),
+        ("mask:known.png,keep=0.3", "needs one of file or keep"),
+        ("blur:sigma=-1", "above 0, got -1"),
+        ("blur:sigma=nan", "must be finite"),
+        ("blur:sigma=x", "sigma in the operator .* must be a number"),
+        ("blur", "needs one of file or sigma"),
+        ("downsample:4", "factor 4 does not divide the image of 6 x 8"),
+        ("downsample", "lacks factor"),
+        ("fourier:A.npy", r"frequencies has shape \(5, 48\)"),
+        ("fourier:far.npy", "the lines must be 6 values 0 or 1, or whole numbers below 6"),
+        ("dense:known.npy", "holds bool, expected real numbers or whole numbers"),
+        ("dense:lines.npy", r"matrix must have shape \(m, d\)"),
+        ("dense:wide.npy", "matrix has 3 columns, but signal_shape"),
+        ("dense:pickle.npy", "pickle.npy cannot be read as an array"),
+        ("dense:known.png", "must be a .npy file"),
+        ("identity:3", "does not know what '3' is"),
+        ("blur:sigma=1 @ gausian", "no operator 'gausian'"),
+    ],
+)
+def test_mistakes_are_named(files, text, message):
+    Image.fromarray(np.zeros((6, 8), np.uint8)).save("dark.png")
+    np.save("far.npy", np.array([7, 9]))
+    np.save("wide.npy", np.zeros((2, 3)))
+    np.save("pickle.npy", np.array([{}]), allow_pickle=True)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        parse_operator(text, SHAPE)
+
+
+@pytest.mark.parametrize("text", [text for text in CASES if "@" not in text])
+def test_describe_is_the_inverse(text):
+    name, options = parse_options(text)
+    assert describe(name, **options) == text
+
+
+def test_describe_refuses_what_cannot_be_parsed():
+    with pytest.raises(ValueError, match="no operator"):
+        describe("magic", m=3)
+    with pytest.raises(ValueError, match="has no option 'n'"):
+        describe("gaussian", m=3, n=4)
+
+
+def test_examples_are_all_kinds():
+    assert {text.partition(":")[0] for text in examples()} >= {text.partition(":")[0] for text in CASES}
+
+
+def test_dtype():
+    assert parse_operator("gaussian:m=9", SHAPE, dtype=torch.float64).dtype == torch.float64
