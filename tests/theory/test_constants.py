@@ -58,6 +58,15 @@ def test_a_generator_with_known_curvature():
     assert (found.points.norm(dim=1) <= 2.0 * (1 + 1e-9)).all()
 
 
+def test_moved_points_are_worse():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 8), nn.Sigmoid()).double()
+    generator = gp.Generator(net, 3, 8)
+    still, moved = (sample_constants(generator, 2.0, points=4, moves=moves) for moves in (0, 12))
+    assert moved.kappa > 1.001 * still.spectra[:, 0].max() and moved.iota < 0.999 * still.spectra[:, -1].min()
+    assert len(moved.points) == 6 and len(still.points) == 4
+
+
 def test_a_mildly_nonlinear_generator():
     linear, inner, eps = with_singular_values([2.0, 1.0], 6), with_singular_values([1.5, 1.0], 6, seed=3), 0.1
     generator = gp.Generator(Mild(linear, inner, eps), 2, 6, dtype=torch.float64)
@@ -126,6 +135,7 @@ def test_what_is_proved_is_never_beaten(case, radius):
     slack = 1 + 1e-7
     assert values[:, 0].max() <= proved.kappa * slack
     assert values[:, -1].min() * slack >= proved.iota
+    assert jacobian.norm(dim=2).max() <= proved.peak * slack, "no coordinate changes faster"
     near = torch.cat([z, z + 1e-3 * torch.randn(z.shape, generator=torch.Generator().manual_seed(2)).double()])
     near = near * (radius / near.norm(dim=1, keepdim=True)).clamp(max=1.0)
     jacobians, x = generator.jacobian(near), generator(near).flatten(1)
@@ -181,6 +191,14 @@ def test_branches_that_do_not_add_up():
     )
     with pytest.raises(ValueError, match="do not add up"):
         layers_of(generator)  # at zero they do
+
+
+def test_a_module_that_is_used_twice_counts_twice():
+    act = nn.Sigmoid()
+    net = nn.Sequential(nn.Linear(2, 3), act, nn.Linear(3, 4), act)
+    chain = layers_of(gp.Generator(net, 2, 4))
+    assert [layer.name for layer in chain] == ["0", "1", "2", "3"]
+    assert torch.allclose(chain[-1].image, net.double()(torch.zeros(1, 2).double()))
 
 
 def test_hooks_make_a_layer_unknown():

@@ -123,3 +123,13 @@ def test_averages_and_copies(module, norm):
     assert norm is None or facts.norm == pytest.approx(norm)
     assert facts.rows >= matrix.norm(dim=1).max() * (1 - 1e-12) and facts.sums == pytest.approx(1.0)
     assert facts.floor is None or facts.floor <= (values[-1] if matrix.shape[0] >= 32 else 0)
+
+
+@pytest.mark.parametrize("length", [3, 5, 7])
+def test_nothing_wraps_around_on_the_torus(length):
+    """A second difference is largest at the highest frequency, which a torus of odd length misses: wrapping would be seen."""
+    layer = nn.Conv1d(1, 1, 3, padding=1, bias=False).double()
+    layer.weight.data = torch.tensor([[[-0.5, 1.0, -0.5]]]).double()
+    matrix = layer(torch.eye(length).double()[:, None]).reshape(length, length).T
+    (grid,) = grids(layer, (1, length), (1, length))
+    assert fourier_bound(grid) ** 0.5 >= torch.linalg.svdvals(matrix)[0]

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import genprior as gp
-from genprior.experiments.regressions import simulate
+from genprior.experiments.regressions import curve, simulate
 from genprior.theory import generalisation, loss_constants, rademacher, rademacher_regression
 
 
@@ -71,6 +71,37 @@ def test_two_hundred_regressions():
         previous = float(found.bound.max())
     assert found.bound.median() < 1.2, "of what is possible"
     assert found.gradient_bound.median() < 40 * found.gradient_error.median()
+
+
+class Helix(nn.Module):
+    def forward(self, z):
+        return curve(z[:, 0])
+
+
+def test_a_regression_solved_with_the_range_as_the_prior():
+    """R is the indicator of W, H keeps the latent in its interval: ADMM's answer is within the bound of the true weights."""
+    random = torch.Generator().manual_seed(0)
+    generator = gp.Generator(Helix(), 1, 3, dtype=torch.float64)
+    truth = generator(torch.tensor([[0.4]]).double())
+    x = torch.randn(1500, 3, generator=random, dtype=torch.float64)
+    x = math.sqrt(3) * x / x.norm(dim=1, keepdim=True)
+    y = x @ truth[0] + 0.2 * (2 * torch.rand(1500, generator=random, dtype=torch.float64) - 1)
+    risk = gp.EmpiricalRisk(regression_loss, (x, y), smoothness=1.2)
+    problem = gp.Problem(generator, risk, on_signal=gp.Ball(1.0), on_latent=gp.Ball(1.0))
+    result = gp.solve(
+        problem, gp.ExactADMM(rho=1.0), stop=gp.MaxSteps(60), z0=torch.zeros(1, 1).double(), progress=False
+    )
+    grid = curve(torch.linspace(-1, 1, 4001, dtype=torch.float64))
+    best = grid[risk(grid).argmin()]
+    assert (result.signal[0] - best).norm() < 5e-3, "the minimiser over the range, found by brute force"
+    width, spread = 1.2, 2 * math.sqrt(3) * (math.sqrt(3) * 1.2 + 0.2)
+    high = rademacher_regression(x, x @ truth[0] - y, width)
+    low = rademacher(risk, generator, 1.0, draws=8)
+    assert 0 < low.mean < high.mean
+    found = generalisation(high.mean + 3 * high.error, spread, 1500, zeta=1.0)
+    assert (result.signal[0] - truth[0]).norm() <= found.bound(5e-3)
+    curvature = loss_constants(problem, 1.0)
+    assert 0.8 < curvature.restricted_mu <= curvature.restricted_nu < 1.2, "near that of the population, 1"
 
 
 def test_the_bound_falls_as_one_over_the_root_of_m():

@@ -83,7 +83,11 @@ def layers_of(generator: Generator, centre: Tensor | None = None) -> tuple[Layer
         double = copy.deepcopy(generator.module).to("cpu", torch.float64)
         shape = generator.latent_shape
         at = torch.zeros(1, *shape, dtype=torch.float64) if centre is None else centre.detach().to("cpu").double()
-        return tuple(_walk("", double, at.reshape(1, *shape)))
+        at = at.reshape(1, *shape)
+        chain, value = tuple(_walk("", double, at)), double(at)
+        if chain[-1].image.shape == value.shape and torch.allclose(chain[-1].image, value, rtol=1e-9, atol=1e-12):
+            return chain
+        return (Layer("", double, "unknown", at, value),)  # not the chain it looks like: nothing is claimed
 
 
 def every_layer(chain: Iterable[Layer]) -> Iterator[Layer]:
@@ -96,7 +100,7 @@ def every_layer(chain: Iterable[Layer]) -> Iterator[Layer]:
 
 def _walk(name: str, module: nn.Module, x: Tensor) -> Iterator[Layer]:
     if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward and not _has_hooks(module):
-        for key, part in module.named_children():
+        for key, part in zip(module._modules, module, strict=True):  # named_children() leaves out repetitions
             for layer in _walk(f"{name}.{key}".lstrip("."), part, x):
                 yield layer
                 x = layer.image
