@@ -104,7 +104,7 @@ def draw_denoising(done: Reproduction) -> Figure:
             curve = mean(done.parts[f"{field}.run.{key}"], name)
             draw(place, key, np.maximum(np.arange(len(curve)), 0.7), np.maximum(curve, 1e-6))
         up = "mean |G(z) - y|_inf" if case.norm == "linf" else "mean relative error"
-        finish(place, case.title, "iteration", up, log_x=True)
+        finish(place, case.title, "iteration (the start stands at 0.7)", up, log_x=True)
     for place in plots[len(denoising.CASES) :]:
         place.set_axis_off()
     common_legend(made, plots[0], 5)
