@@ -38,7 +38,7 @@ myst_heading_anchors = 3
 default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_default_options = {"members": True}
 add_module_names = False
 napoleon_use_rtype = False
 python_use_unqualified_type_names = True
@@ -51,7 +51,44 @@ html_copy_source = False
 html_math_renderer = "mathml"
 pygments_style = "friendly"
 
+ORDER = [
+    "compressive_sensing",
+    "inpainting",
+    "super_resolution",
+    "deblurring",
+    "l1_salt_and_pepper",
+    "linf_denoising",
+    "gross_errors",
+    "defence",
+    "own_generator",
+    "own_operator_and_term",
+    "restarts",
+    "sequence",
+    "solvers",
+    "certificate",
+]
+
+
+def gallery_order(source: str) -> tuple[int, str]:
+    """Kinds of damage first, then ways to work; what is not listed comes last."""
+    name = Path(source).stem.removeprefix("plot_")
+    return (ORDER.index(name) if name in ORDER else len(ORDER), name)
+
+
+class ByOrder:
+    """What sphinx-gallery wants: made for a folder, called with the name of a file."""
+
+    def __init__(self, folder: str) -> None:
+        del folder
+
+    def __call__(self, source: str) -> tuple[int, str]:
+        """The place of a file."""
+        return gallery_order(source)
+
+
 sphinx_gallery_conf = {
+    "within_subsection_order": ByOrder,
+    "capture_repr": (),
     "examples_dirs": "../examples",
     "gallery_dirs": "gallery",
     "filename_pattern": "/plot_",
@@ -135,7 +172,8 @@ def only_pages_that_exist(app: Sphinx, name: str, content: list[str]) -> None:
 
 
 def plain_formulas(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
-    """Docstrings are written for people: indented formulas become literal blocks, bars are bars."""
+    """Docstrings are written for people: indented formulas become literal blocks, bars are bars, last words stay text."""
+    lines[:] = _last_words_first(lines)
     done: list[str] = []
     literal_from: int | None = None
     for number, line in enumerate(lines):
@@ -153,6 +191,21 @@ def plain_formulas(app: Sphinx, what: str, name: str, obj: object, options: obje
     lines[:] = done
 
 
+def _last_words_first(lines: list[str]) -> list[str]:
+    """Paragraphs that follow the list of parameters would be read as parameters: move them before it."""
+    heads = [n for n, line in enumerate(lines[:-1]) if line == "Parameters" and set(lines[n + 1]) == {"-"}]
+    if not heads:
+        return lines
+    start, moved, kept, number = heads[0], [], [], heads[0] + 2
+    while number < len(lines) and not (number + 1 < len(lines) and set(lines[number + 1]) == {"-"}):
+        end = next((n for n in range(number, len(lines)) if not lines[n].strip()), len(lines))
+        block = [*lines[number:end], ""]
+        is_text = bool(lines[number].strip()) and all(line[:1] not in {" ", ""} for line in lines[number:end])
+        (moved if is_text else kept).extend(block)
+        number = end + 1
+    return [*lines[:start], *moved, *lines[start : start + 2], *kept, *lines[number:]]
+
+
 def _bars(line: str) -> str:
     """Escape ``|`` outside of literals: it would mean a substitution."""
     if line.lstrip().startswith((">>>", "...")):
@@ -166,4 +219,5 @@ def setup(app: Sphinx) -> None:
     app.add_directive("public", PublicNames)
     app.add_html_math_renderer("mathml", (_mathml("inline"), None), (_mathml("block"), None))
     app.connect("source-read", only_pages_that_exist)
+    app.connect("env-get-outdated", lambda *_: ["index"])  # which pages exist may have changed, though it has not
     app.connect("autodoc-process-docstring", plain_formulas, priority=400)

@@ -6,7 +6,7 @@ A digit of 784 pixels is measured by ``m`` random projections, ``y = A x`` with 
 The equations alone leave ``784 - m`` directions open. The generator closes them: we look for the latent ``z`` whose
 picture ``G(z)`` explains the measurements,
 
-.. math:: \\min_{w, z} \\tfrac12 |A w - y|^2 \\quad\\text{subject to}\\quad w = G(z).
+.. math:: \\underset{w, z}{\\text{minimise}} \\;\\; \\tfrac12 |A w - y|^2 \\quad\\text{subject to}\\quad w = G(z).
 """
 
 import matplotlib.pyplot as plt

@@ -46,8 +46,8 @@ A = gp.operators.Linear(tomograph, signal_shape=G.signal_shape)
 print(gp.checks.check_operator(A))
 
 # %%
-# **The term**: value, prox, subgradient, each for a batch. A first try, with a mistake in the prox: a factor was
-# forgotten.
+# **The term**: value, prox, subgradient, each for a batch. A first try, with a mistake that is easily made: instead of
+# the prox, a gradient step, which is nearly the same for small ``t``.
 
 
 @dataclass(frozen=True)
@@ -108,3 +108,4 @@ axis.set(title="what the tomograph saw of the first four digits: 3 views (rows) 
 
 # %%
 strips({"truth": digits, "scratched copy": copy, **{name: result.signal for name, result in results.items()}})
+# sphinx_gallery_thumbnail_number = 2

@@ -42,7 +42,7 @@ def address(house):
     assert not thread.is_alive()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
     try:
         from playwright.sync_api import sync_playwright
@@ -59,7 +59,7 @@ def browser():
         launched.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def context(browser):
     """A browser's profile, with its cache, for all tabs."""
     return browser.new_context(accept_downloads=True, has_touch=True)

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from genprior.app.queue import FORGET, Queue, QueueFull
-from genprior.app.race import Phase, Snapshot
+from genprior.app.snapshot import Phase, Snapshot
 
 
 class FakeRace:
@@ -137,3 +137,16 @@ def test_a_race_that_breaks_does_not_keep_its_place(log, monkeypatch):
     queue.submit(after, "a")
     started(log, "after")
     queue.close()
+
+
+def test_close_waits_for_what_runs(log):
+    queue = Queue(jobs=2)
+    slow, stubborn = FakeRace("slow", log), FakeRace("stubborn", log)
+    queue.submit(slow, "a")
+    queue.close(wait=10)
+    assert slow.ended.is_set() and queue.running == 0
+    stubborn.stop = lambda: None
+    queue.submit(stubborn, "a")
+    queue.close(wait=0.05)
+    assert queue.running == 1
+    stubborn.gate.set()

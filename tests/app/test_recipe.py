@@ -13,8 +13,9 @@ from genprior import cli
 from genprior.app import bundle, stock
 from genprior.app.choices import KINDS, Choices
 from genprior.app.damage import Measurements, Painted, SaltAndPepper
-from genprior.app.race import Phase, Race
+from genprior.app.race import Race
 from genprior.app.recipe import Recipe
+from genprior.app.snapshot import Phase
 
 
 def choices_for(kind, generator="mnist", own=False):
@@ -87,18 +88,18 @@ def test_the_command():
 
 @pytest.mark.parametrize("kind, generator", [(kind, "mnist") for kind in KINDS] + [("downsample", "celeba")])
 def test_the_command_gives_the_same(kind, generator, tmp_path, monkeypatch, capsys):
-    """Not only the same words: the same answer, for the same number of steps."""
+    """Not only the same words: the answer that ``solve`` gives for the page's problem in as many steps."""
     choices = choices_for(kind, generator)
     choices.noise, choices.restarts = 0.1, 2
     race = Race(choices.recipe(limit=10))
-    race.run()
-    result = race.results["Adam"]
+    race.damaged = race.recipe.damaged()
+    result = gp.solve(race.damaged.problem, gp.Adam(), stop=gp.MaxSteps(5), restarts=2, seed=0, patience=10**9)
     for name, content in bundle.inputs(race).items():
         (tmp_path / name).write_bytes(content)
     monkeypatch.chdir(tmp_path)
     words = shlex.split(race.recipe.command())
     place = words.index("--time")
-    words[place : place + 2] = ["--steps", str(int(result.steps[0]))]
+    words[place : place + 2] = ["--steps", "5"]
     assert cli.main([*words[1:], "--json"]) == 0, capsys.readouterr().err
     json.loads(capsys.readouterr().out)
     (found,) = (tmp_path / "recovered" / "recovered").iterdir()
@@ -167,3 +168,22 @@ def test_mask_files_hold_the_mask(tmp_path):
     (tmp_path / "mask.png").write_bytes(bundle.inputs(race)["mask.png"])
     with Image.open(tmp_path / "mask.png") as image:
         assert image.size == (28, 28) and int((np.asarray(image) == 0).sum()) == 5 * 17
+
+
+@pytest.mark.parametrize("sent", [None, "9" * 99, True, float("nan"), float("inf"), -1e9, 1e9, 3.14, [1], 10**400])
+def test_a_browser_may_send_anything(sent):
+    """Whatever arrives becomes a value that the slider can show."""
+    for kind in KINDS:
+        choices = choices_for(kind)
+        choices.take_amount(sent)
+        choices.take_noise(sent)
+        choices.take_seconds(sent, 30)
+        scale = choices.scale
+        assert choices.amount in (scale.stops or (choices.amount,)) and scale.low <= choices.amount <= scale.high
+        assert 0 <= choices.noise <= 0.5 and 1 <= choices.seconds <= 30
+        assert (choices.amount - scale.low) / scale.step == pytest.approx(
+            round((choices.amount - scale.low) / scale.step)
+        )
+    choices.take_seconds(17, 30)
+    choices.take_noise(0.07)
+    assert choices.seconds == 17 and choices.noise == 0.07

@@ -229,4 +229,8 @@ def test_appendix_f_admm_with_an_exact_step_follows_gradient_descent():
             if state.k[0] >= 1:
                 assert (distance <= beta * kappa * (state.sigma + nu) * gap * (1 + 1e-9) + 1e-12).all()
                 assert (gap > 1e-8).any(), "the inequality must not be empty"
+                found = gp.theory.compare_with_descent(problem, state, following, beta, float(kappa))
+                assert (found.identity < 1e-12).all(), "ADMM's step in z, without its duals"
+                assert torch.allclose(found.distance, distance, atol=1e-12)
+                assert torch.allclose(found.bound, beta * kappa * (state.sigma + nu) * gap)
             state = following

@@ -147,6 +147,9 @@ def test_noise_belongs_to_the_item_not_the_batch(job, tmp_path):
     together = simulate(operator, x, 0.2, 0, range(4))
     apart = torch.cat([simulate(operator, x[i : i + 1], 0.2, 0, [i]) for i in range(4)])
     assert torch.allclose(together, apart, atol=1e-6) and len(two["items"]) == 7
+    drawn = [together - operator(x), simulate(operator, x, 0.2, 1, range(4)) - operator(x)]
+    assert not torch.allclose(drawn[0][0], drawn[0][1], atol=0.01), "items have noise of their own"
+    assert not torch.allclose(drawn[0], drawn[1], atol=0.01), "another seed, another noise"
     spread = (simulate(operator, x[:1].expand(400, -1, -1, -1), 0.2, 0, range(400)) - operator(x[:1])).std()
     assert float(spread) == pytest.approx(0.2, rel=0.05)
 

@@ -21,6 +21,8 @@ from genprior.app.damage import (
 )
 from genprior.app.recipe import SECONDS, Recipe
 
+_HUGE = 1e12
+
 
 @dataclass(frozen=True)
 class Scale:
@@ -31,6 +33,14 @@ class Scale:
     step: float
     start: float
     stops: tuple[int, ...] = ()
+
+    def nearest(self, value: object) -> float:
+        """What the slider can show: a browser may send anything."""
+        number = float(value) if isinstance(value, int | float) and abs(value) < _HUGE else self.start
+        if self.stops:
+            return min(self.stops, key=lambda stop: abs(stop - number))
+        steps = round((min(max(number, self.low), self.high) - self.low) / self.step)
+        return round(min(self.high, self.low + steps * self.step), 9)
 
 
 @dataclass(frozen=True)
@@ -116,7 +126,13 @@ KINDS: dict[str, Kind] = {
     ),
 }
 
+NOISE = Scale(0, 0.5, 0.01, 0)
 DEFAULT_SOLVERS = ("Auto", "ExactADMM", "LBFGS", "Adam")
+
+
+def seconds_scale(limit: float) -> Scale:
+    """Of the time for each solver."""
+    return Scale(1, max(1, int(limit)), 1, min(5, max(1, int(limit))))
 
 
 @dataclass
@@ -153,6 +169,18 @@ class Choices:
     def take_kind(self, kind: str) -> None:
         """Another damage, in its usual amount."""
         self.kind, self.amount = kind, KINDS[kind].scales[self.generator].start
+
+    def take_amount(self, amount: object) -> None:
+        """More or less of the damage."""
+        self.amount = self.scale.nearest(amount)
+
+    def take_noise(self, noise: object) -> None:
+        """More or less noise on the measurements."""
+        self.noise = NOISE.nearest(noise)
+
+    def take_seconds(self, seconds: object, limit: float) -> None:
+        """Another time for each solver."""
+        self.seconds = seconds_scale(limit).nearest(seconds)
 
     @property
     def kinds(self) -> dict[str, str]:

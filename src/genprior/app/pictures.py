@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import base64
 import io
+import warnings
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from genprior.items.guard import reading
+from genprior.items.guard import Unreadable, reading
 from genprior.items.pictures import Wanted, decode
 from genprior.report.sheets import grid
 
+_MOST_PIXELS = 30_000_000
 _DATA_URL = "data:image/png;base64,"
 _LARGEST_SKETCH = 1_000_000
 _WIDEST_SKETCH = 1024
@@ -29,6 +31,11 @@ def read_upload(data: bytes, signal_shape: tuple[int, ...], name: str = "the fil
     digits on which the bundled generator was trained are white on black.
     """
     channels, height, width = signal_shape
+    with reading(name, "a picture"), Image.open(io.BytesIO(data)) as image:
+        if image.width * image.height > _MOST_PIXELS:
+            raise Unreadable(
+                f"{name} has {image.width} x {image.height} pixels, too many for this page: make it smaller"
+            )
     pixels = decode(data, Wanted(channels, height, width, resize=True, on_white=True), name)
     pixels = (pixels * 255).round() / 255  # so that a PNG file holds the same picture
     if channels == 1 and pixels.mean() > 0.5:
@@ -76,6 +83,21 @@ def png(pictures: Tensor, zoom: int = 1) -> bytes:
 def data_url(picture: Tensor) -> str:
     """A picture as the source of an image element."""
     return _DATA_URL + base64.b64encode(png(picture)).decode()
+
+
+def _check_head(data: bytes, name: str) -> None:
+    """Refuse what is no picture, or has too many pixels, before any of them is read."""
+    try:
+        with reading(name, "a picture"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(data)) as image:
+                size = image.size
+    except Unreadable as problem:
+        if not isinstance(problem.__cause__, UnidentifiedImageError):
+            raise
+        raise Unreadable(f"{name} cannot be read as a picture: choose a PNG or JPEG file") from None
+    if size[0] * size[1] > _MOST_PIXELS:
+        raise Unreadable(f"{name} has {size[0]} x {size[1]} pixels, too many for this page: make it smaller first")
 
 
 def _strokes(data_url: str) -> Image.Image:

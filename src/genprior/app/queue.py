@@ -19,7 +19,7 @@ class QueueFull(ValueError):
     """Too many races wait already."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Entry:
     race: Race
     owner: str
@@ -38,6 +38,7 @@ class Queue:
         self.longest = _validate.whole("longest", longest)
         self._clock = clock
         self._lock = threading.Lock()
+        self._ended = threading.Condition(self._lock)
         self._waiting: list[_Entry] = []
         self._running: list[_Entry] = []
         self._used: dict[str, tuple[float, float]] = {}
@@ -70,12 +71,14 @@ class Queue:
         with self._lock:
             return len(self._running)
 
-    def close(self) -> None:
-        """Stop everything."""
+    def close(self, wait: float = 0.0) -> None:
+        """Stop everything; wait so many seconds at most until nothing runs."""
         with self._lock:
             entries, self._waiting = self._waiting + self._running, []
         for entry in entries:
             entry.race.stop()
+        with self._lock:
+            self._ended.wait_for(lambda: not self._running, wait)
 
     def _fill(self) -> None:
         """Start what may start. The caller holds the lock."""
@@ -91,6 +94,7 @@ class Queue:
         finally:
             with self._lock:
                 self._running.remove(entry)
+                self._ended.notify_all()
                 now = self._clock()
                 self._used = {owner: (left, now) for owner in self._used if (left := self._use(owner)) > 0.1}
                 self._used[entry.owner] = (self._use(entry.owner) + entry.race.seconds, now)

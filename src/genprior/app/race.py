@@ -6,7 +6,6 @@ import math
 import threading
 import time
 from dataclasses import dataclass, field, replace
-from enum import Enum
 
 import torch
 from torch import Tensor
@@ -16,9 +15,11 @@ from genprior.app import pictures, stock
 from genprior.app.baton import Baton
 from genprior.app.damage import Damaged
 from genprior.app.recipe import Recipe
+from genprior.app.snapshot import Lane, Phase, Snapshot
 from genprior.result import Result
 from genprior.solve import solve
-from genprior.stopping import Seconds, View
+from genprior.solvers import Adam
+from genprior.stopping import MaxSteps, Seconds, View
 
 POINTS = 160
 """Most points of a curve, about."""
@@ -27,76 +28,7 @@ _PICTURES_PER_SECOND = 8
 _NEVER = 10**9
 
 
-class Phase(Enum):
-    """Where a race stands."""
-
-    WAITING = "waiting"
-    RUNNING = "running"
-    DONE = "done"
-    STOPPED = "stopped"
-    FAILED = "failed"
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing more will happen."""
-        return self not in {Phase.WAITING, Phase.RUNNING}
-
-
-@dataclass(frozen=True)
-class Lane:
-    """One solver's part of the race, as it stands."""
-
-    name: str
-    picture: str = ""
-    """The best so far, as the source of an image element."""
-    points: tuple[tuple[float, float, float], ...] = ()
-    """(seconds, error against the truth, objective) of the best so far."""
-    steps: int = 0
-    passes: int = 0
-    status: str = "waiting"
-    advice: str = ""
-    plan: str = ""
-    remark: str = ""
-    """What the damage has to say about the picture."""
-    problem: str = ""
-    """Why this solver cannot run here, if so."""
-
-    @property
-    def over(self) -> bool:
-        """Whether this solver is done."""
-        return self.status not in {"waiting", "running"}
-
-    @property
-    def seconds(self) -> float:
-        """Of computing."""
-        return self.points[-1][0] if self.points else 0.0
-
-    @property
-    def error(self) -> float:
-        """Of the best so far (by objective), against the truth."""
-        return self.points[-1][1] if self.points else math.nan
-
-    @property
-    def objective(self) -> float:
-        """Of the best so far."""
-        return self.points[-1][2] if self.points else math.nan
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """All that a page shows of a race; ``version`` grows with every change."""
-
-    version: int
-    phase: Phase
-    lanes: tuple[Lane, ...]
-    seen: str = ""
-    """The damaged picture, as the source of an image element."""
-    note: str = ""
-    message: str = ""
-    """Why the race failed or was stopped, if so."""
-
-
-@dataclass
+@dataclass(eq=False)
 class Race:
     """Runs a recipe in the calling thread; others may look at :attr:`snapshot` and :meth:`stop` it at any time.
 
@@ -166,6 +98,7 @@ class Race:
         self.damaged = damaged
         with self._lock:
             self._change(seen=pictures.data_url(damaged.seen), note=damaged.note)
+        _prepare(damaged)
         baton = Baton(len(self.recipe.solvers))
         threads = [
             threading.Thread(target=self._run_lane, args=(number, damaged, baton), daemon=True)
@@ -261,6 +194,11 @@ class Watcher:
             self._shown = time.monotonic()
             changes["picture"] = pictures.data_url(self._picture)
         self._race._update(self._number, **changes)
+
+
+def _prepare(damaged: Damaged) -> None:
+    """One step by anybody: what all solvers use, the factors of the operator above all, is not the first one's to pay."""
+    solve(damaged.problem, Adam(), stop=MaxSteps(1), progress=False)
 
 
 def _sentence(problem: Exception) -> str:

@@ -21,6 +21,7 @@ from genprior.app.view.page import Page
 TITLE = "genprior"
 _SLACK = 2**16
 """Bytes of a request beside the file in it."""
+_LAST_WAIT = 20.0
 _FAVICON = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32" rx="8" fill="#2e6fd6"/>'
     '<path d="M6 8c4 0 5 15 11 15 4 0 5-3 9-3" fill="none" stroke="#fff" stroke-width="3.4" stroke-linecap="round"/></svg>'
@@ -100,12 +101,20 @@ def make_server(house: House, announce: Callable[[], object] = lambda: None) -> 
 
 
 def serve(bound: socket.socket, house: House, announce: Callable[[], object] = lambda: None) -> None:
-    """Serve until interrupted."""
-    threading.Thread(target=_warm, daemon=True).start()
-    make_server(house, announce).run(sockets=[bound])
+    """Serve until interrupted; then end what still computes, for a process must not end in the middle of it."""
+    over = threading.Event()
+    warming = threading.Thread(target=_warm, args=(over,), daemon=True)
+    warming.start()
+    try:
+        make_server(house, announce).run(sockets=[bound])
+    finally:
+        over.set()
+        house.queue.close(wait=_LAST_WAIT)
+        warming.join(_LAST_WAIT)
 
 
-def _warm() -> None:
+def _warm(over: threading.Event) -> None:
     """Load what visitors will need while they look at the page."""
     for name in stock.GENERATORS:
-        stock.sample_pictures(name)
+        if not over.is_set():
+            stock.sample_pictures(name)

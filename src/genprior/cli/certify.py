@@ -36,10 +36,10 @@ class Certify:
     """Number of measurements, for an operator given by its name alone."""
     radius: float | None = None
     """Radius of the ball of latents; by default that of the generator's law, or 10."""
-    points: int = 16
-    """Random points at which all singular values of the Jacobian are computed."""
-    moves: int = 8
-    """Steps by which some of them are moved to the worst."""
+    points: int | None = None
+    """Random points at which all singular values of the Jacobian are computed; 16, or 6 for large generators."""
+    moves: int | None = None
+    """Steps by which some of them are moved to the worst; 8, or 4 for large generators."""
     steps: int = 200
     """Iterations of the run whose rate is measured."""
     out: Path | None = None

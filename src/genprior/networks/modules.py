@@ -79,12 +79,14 @@ def _program_kind(path: Path) -> str:
     """``"script"`` or ``"export"``, by what is inside and not by the ending."""
     try:
         with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
+            names, broken = archive.namelist(), archive.testzip()
     except Exception as problem:  # zipfile has many kinds
         raise ValueError(
             f"{path} is neither a TorchScript nor a torch.export file ({problem}): for weights, give the Python function "
             "that builds the module as the generator, my_model.py:build, and the file as weights"
         ) from None
+    if broken is not None:  # torch ends the whole process on some damaged files
+        raise ValueError(f"{path} is damaged ({broken} does not fit its checksum): get the file again")
     if any(name.endswith("/archive_format") for name in names):
         _refuse_pickles_inside(path)
         return "export"

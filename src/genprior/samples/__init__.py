@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from genprior import _validate
+from genprior._files import write_atomically
 
 
 def digits(count: int = 300) -> tuple[Tensor, Tensor]:
@@ -29,6 +31,18 @@ def digits(count: int = 300) -> tuple[Tensor, Tensor]:
             "genprior.training.data.mnist('test') has all 10,000"
         )
     return pictures[:count].float() / 255, labels[:count].clone()
+
+
+def save(folder: str | Path, count: int = 20) -> list[Path]:
+    """Write the first digits as PNG files into a folder, to try commands on: ``00-7.png`` is a seven."""
+    pictures, labels = digits(count)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{number:02d}-{label}.png" for number, label in enumerate(labels.tolist())]
+    for path, picture in zip(paths, (255 * pictures[:, 0]).round().to(torch.uint8), strict=True):
+        image = Image.fromarray(picture.numpy())
+        write_atomically(path, lambda temporary, image=image: image.save(temporary, format="png"))  # type: ignore[misc]
+    return paths
 
 
 @lru_cache(maxsize=1)

@@ -80,7 +80,7 @@ class Adam(Descent):
     Parameters
     ----------
     step_size
-        length of a move per coordinate; omitted: 5% of the latent law's spread.
+        length of a move per coordinate; omitted: 10% of the latent law's spread.
     beta1, beta2, epsilon
         as in the reference.
     """

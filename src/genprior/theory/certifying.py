@@ -35,8 +35,8 @@ def certify(
     rho: float | None = None,
     sigma: float | None = None,
     dual: float | None = None,
-    points: int = 16,
-    moves: int = 8,
+    points: int | None = None,
+    moves: int | None = None,
     seed: int = 0,
     known: GeneratorConstants | None = None,
     announce: Callable[[str], None] | None = None,
@@ -102,7 +102,7 @@ def _values(problem: Problem, z0: Tensor) -> tuple[float, float]:
     """Over the items, the largest objective at the start, and the largest of the best ones that a short solve finds."""
     first = problem.objective(z0)
     best = torch.minimum(first, solve(problem, stop=MaxSteps(60), z0=z0, progress=False).objective)
-    return float(first.max()), float(best.max())
+    return max(float(first.max()), 0.0), max(float(best.max()), 0.0)
 
 
 def _dual_bound(problem: Problem, loss: LossConstants, lowest: float, dual: float | None) -> tuple[float, Assumption]:
@@ -110,7 +110,7 @@ def _dual_bound(problem: Problem, loss: LossConstants, lowest: float, dual: floa
     if dual is not None:
         value = _validate.number("dual", dual, least=0)
         return value, Assumption(text.format(value), True, "as given")
-    value = (2 * loss.nu * max(lowest, 0.0)) ** 0.5
+    value = (2 * loss.nu * lowest) ** 0.5
     quadratic = isinstance(problem.loss, LeastSquares | SquaredDistance)
     plain = isinstance(problem.on_signal, Zero)
     if quadratic and plain and loss.proved:

@@ -65,8 +65,8 @@ def constants(
     generator: Generator,
     radius: float | None = None,
     *,
-    points: int = 16,
-    moves: int = 8,
+    points: int | None = None,
+    moves: int | None = None,
     rigorous: bool = True,
     seed: int = 0,
     announce: Callable[[str], None] | None = None,
@@ -80,7 +80,8 @@ def constants(
     radius
         of the ball; by default that of the generator's law if it has one, else 10.
     points, moves
-        random points at which all singular values of the Jacobian are computed, steps by which some are moved to the worst.
+        random points at which all singular values of the Jacobian are computed, steps by which some are moved to the worst;
+        by default fewer for large generators.
     rigorous
         whether to compute the proved bounds too.
     seed
@@ -133,7 +134,7 @@ def _labelled(
             _finite(proved.nu),
             f"second derivatives at {seen.curved} points",
             "not above the truth",
-            why.get("nu_G", "layer recursion with the activations' curvature"),
+            why.get("nu_G", "the map is affine" if everywhere else "layer recursion with the activations' curvature"),
         ),
         everywhere=everywhere,
         resolution=torch.finfo(generator.dtype).eps * seen.kappa * math.sqrt(len(seen.spectra[0])),

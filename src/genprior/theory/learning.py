@@ -25,6 +25,9 @@ from genprior.generators import Generator
 from genprior.losses import EmpiricalRisk
 from genprior.theory.sampled import ball_points, project
 
+_STARTS = 4
+"""From which the ascent for one draw of signs begins."""
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -100,17 +103,18 @@ def rademacher(
     if risk.per_item:
         raise ValueError("risk has samples per item: give one with samples that all items share")
     random, count = _validate.seed(seed), _validate.whole("draws", draws, 2)
-    z = ball_points(generator, count, _validate.number("radius", radius, above=0), random)
+    z = ball_points(generator, _STARTS * count, _validate.number("radius", radius, above=0), random)
     with torch.no_grad():
         m = risk.loss(generator(z[:1]), risk.samples).shape[1]
     signs = (torch.randint(0, 2, (count, m), generator=random) * 2 - 1).to(z)
-    best, length = torch.zeros(count).to(z), 0.2 * radius
+    signs, length = signs.repeat(_STARTS, 1), 0.2 * radius
+    best = z.new_zeros(len(signs))
     for _ in range(_validate.whole("ascent", ascent) + 1):
         value, slope = _signed_gradient(risk, generator, z, signs)
         best = torch.maximum(best, value)
         way = slope / _batch.spread(_batch.norm(slope).clamp_min(1e-30), slope)
         z, length = project(z + length * way, radius), 0.9 * length
-    return _mean(best, "lower")
+    return _mean(best.reshape(_STARTS, count).amax(dim=0), "lower")
 
 
 def rademacher_regression(

@@ -18,6 +18,8 @@ from genprior.theory.sampled import ball_points
 _FLAT = 1e-6
 """Directions in which G moves less than this share of its most are left out: they are round-off."""
 
+_NEAR = 0.03
+"""Share of the largest distance below which a pair is left out: the ratio of its small numbers would be round-off."""
 _ITEMS = 4
 """Items of a batch whose losses are looked at."""
 
@@ -102,8 +104,8 @@ def _secants(loss: Loss, x: Tensor) -> tuple[float, float, int]:
         index = torch.full((len(x),), item, device=x.device)
         copies = loss if loss.batch is None else loss.rows(index)  # one item's loss for every pair
         for shift in (1, 2, 3):
-            ratio = _bregman_ratio(copies, x, x.roll(shift, 0))
-            ratio = ratio[ratio.isfinite()]
+            apart = _batch.norm(x - x.roll(shift, 0))
+            ratio = _bregman_ratio(copies, x, x.roll(shift, 0))[apart > _NEAR * apart.max()]
             pairs += len(ratio)
             if len(ratio):
                 low, high = min(low, float(ratio.min())), max(high, float(ratio.max()))

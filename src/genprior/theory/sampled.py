@@ -18,6 +18,10 @@ from genprior.generators import Generator
 
 Announce = Callable[[str], None]
 
+_LARGE = 400_000
+"""Numbers in a Jacobian beyond which fewer are computed."""
+_NEAR = 1e-2
+"""Share of the largest distance below which a pair of points is left out."""
 _NARROW = 1e-2
 """Width of differences of DG, in units of the latent law's spread."""
 
@@ -46,8 +50,8 @@ def sample_constants(
     generator: Generator,
     radius: float,
     *,
-    points: int = 16,
-    moves: int = 8,
+    points: int | None = None,
+    moves: int | None = None,
     seed: int = 0,
     announce: Announce | None = None,
 ) -> Sampled:
@@ -60,16 +64,19 @@ def sample_constants(
     radius
         of the ball.
     points
-        random points at which all singular values of DG are computed; secants use 16 times as many.
+        random points at which all singular values of DG are computed; secants use 16 times as many. By default 16, or 6 for
+        large generators.
     moves
-        steps that a quarter of the points are moved, towards larger ``|DG|`` and towards smaller least singular values.
+        steps that a quarter of the points are moved, towards larger ``|DG|`` and towards smaller least singular values; by
+        default 8, or 4 for large generators.
     seed
         of the samples.
     announce
         is told what is going on.
     """
-    _validate.whole("points", points)
-    _validate.whole("moves", moves, 0)
+    small = math.prod(generator.latent_shape) * math.prod(generator.signal_shape) <= _LARGE
+    points = (16 if small else 6) if points is None else _validate.whole("points", points)
+    moves = (8 if small else 4) if moves is None else _validate.whole("moves", moves, 0)
     radius = _validate.number("radius", radius, above=0)
     say, random = announce or (lambda _: None), _validate.seed(seed)
     generator = generator.recounted()
@@ -102,12 +109,12 @@ def sample_constants(
 
 
 def ball_points(generator: Generator, count: int, radius: float, random: torch.Generator) -> Tensor:
-    """Random points of the ball: the centre, draws from the law drawn in where they stick out, and uniform ones in turn."""
+    """Random points of the ball: the centre; draws from the law, drawn in where they stick out; points of random length."""
     law = generator.draw(count, random)
     longest = _batch.norm(law).clamp_min(1e-30)
     law = law * _batch.spread((radius / longest).clamp(max=1.0), law)
     way = torch.randn(law.shape, generator=random, dtype=torch.float64, device="cpu")
-    level = torch.rand(count, generator=random, dtype=torch.float64, device="cpu") ** (1 / way[0].numel())
+    level = torch.rand(count, generator=random, dtype=torch.float64, device="cpu")
     spread = _batch.spread(radius * level / _batch.norm(way), way) * way
     mixed = torch.where(_batch.spread(torch.arange(count) % 2 == 0, way), law.cpu().double(), spread)
     mixed[0] = 0
@@ -190,7 +197,7 @@ def _secants(generator: Generator, z: Tensor) -> tuple[tuple[float, float], int]
     index = torch.triu_indices(len(z), len(z), 1)
     apart = torch.pdist(_batch.flat(z).double().cpu())
     moved = (x[index[0]] - x[index[1]]).norm(dim=1) if len(x) * x.shape[1] < 10**5 else torch.pdist(x)
-    ratios = (moved / apart)[apart > 1e-9]
+    ratios = (moved / apart)[apart > _NEAR * apart.max()]  # the secant of two neighbours is round-off
     if len(ratios) == 0:
         return (math.inf, 0.0), 0
     return (float(ratios.min()), float(ratios.max())), len(ratios)

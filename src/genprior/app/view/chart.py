@@ -7,7 +7,7 @@ from typing import Any
 
 from nicegui import ui
 
-from genprior.app.race import Lane
+from genprior.app.snapshot import Lane
 
 COLOURS = {
     "Auto": "#e4572e",
@@ -63,8 +63,8 @@ def _fit(axis: dict[str, Any], values: list[float]) -> None:
     digits = (1, 2, 5) if high - low < 2 else (1,)
     powers = range(math.floor(low) - 1, math.ceil(high) + 2)
     ticks = [digit * 10.0**power for power in powers for digit in digits]
-    below = [tick for tick in ticks if tick <= min(finite) * 1.001]
-    above = [tick for tick in ticks if tick >= max(finite) * 0.999]
+    below = [tick for tick in ticks if tick <= min(finite) * 1.03]
+    above = [tick for tick in ticks if tick >= max(finite) * 0.97]
     axis["min"], axis["max"] = max(below), min(above)
     shown = [tick for tick in ticks if axis["min"] <= tick <= axis["max"]]
     for part in ("axisLabel", "axisTick", "splitLine"):

@@ -7,11 +7,10 @@ from collections.abc import Awaitable, Callable
 from nicegui import ui
 
 from genprior.app import pictures, stock
-from genprior.app.choices import KINDS, Choices
+from genprior.app.choices import KINDS, NOISE, Choices
 from genprior.app.view.parts import Segments, Slider, Text, box, card
 from genprior.app.view.sketchpad import Sketchpad
 
-_MOST_NOISE = 0.5
 _BRUSHES = {"20": "Fine", "45": "Medium", "80": "Broad"}
 
 
@@ -39,7 +38,7 @@ class DamagePanel:
         self._hint.text = kind.hint
         _show(self._painting, choices.kind == "mask")
         _show(self._amount.root, bool(kind.amount) and not scale.stops)
-        self._amount.set(kind.amount, scale.low, scale.high, scale.step, choices.amount)
+        self._amount.set(kind.amount, scale, choices.amount)
         _show(self._stops_place, bool(scale.stops))
         self._stops_place.clear()
         if scale.stops:
@@ -48,7 +47,7 @@ class DamagePanel:
                 options = {str(stop): str(stop) for stop in scale.stops}
                 Segments(options, f"{choices.amount:g}", lambda stop: self._take_amount(float(stop)), kind.amount)
         _show(self._noise.root, kind.noisy)
-        self._noise.set("Noise on top", 0, _MOST_NOISE, 0.01, choices.noise)
+        self._noise.set("Noise on top", NOISE, choices.noise)
         if choices.picture is not None:
             self._pad.show(pictures.data_url(choices.picture))
 
@@ -80,11 +79,11 @@ class DamagePanel:
             await self._on_change()
 
     def _take_amount(self, amount: float) -> Awaitable[None]:
-        self._choices.amount = amount
+        self._choices.take_amount(amount)
         return self._on_change()
 
     def _take_noise(self, noise: float) -> Awaitable[None]:
-        self._choices.noise = noise
+        self._choices.take_noise(noise)
         return self._on_change()
 
 

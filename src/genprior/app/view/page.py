@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from copy import copy
 from pathlib import Path
 
 from nicegui import Client, run, ui
 
 from genprior.app import pictures, stock
-from genprior.app.choices import Choices
+from genprior.app.choices import Choices, seconds_scale
 from genprior.app.house import House
 from genprior.app.race import Race
 from genprior.app.recipe import Recipe
@@ -26,16 +27,16 @@ class Page:
 
     def __init__(self, house: House, owner: str, client: Client) -> None:
         self._house, self._owner = house, owner
-        self._choices = Choices(seconds=min(5.0, house.time_limit))
+        self._choices = Choices(seconds=seconds_scale(house.time_limit).start)
         self._race: Race | None = None
         self._shown = -1
-        self._previews = 0
+        self._stale = self._previewing = False
         client.on_delete(self.leave)
         ui.add_css(STYLE)
         _header()
         with box("layout", "main"):
             with box("controls"):
-                self._pictures = PicturePanel(self._choices, house.upload_limit, self.changed)
+                self._pictures = PicturePanel(self._choices, house.upload_limit, self.changed_picture)
                 self._damage = DamagePanel(self._choices, self.changed)
                 self._panel = RacePanel(self._choices, house.time_limit, self.pressed)
             with box("results").props('id="results"'):
@@ -45,20 +46,33 @@ class Page:
         ui.timer(0.05, self._pictures.fill_samples, once=True)
         ui.timer(_TICK, self.tick)
 
-    async def changed(self) -> None:
-        """Another picture or damage: show it, unless a race runs."""
+    async def changed_picture(self) -> None:
+        """Another picture, perhaps of another generator."""
         self._damage.follow()
-        if self._race is not None and not self._race.snapshot.phase.over:
+        await self.changed()
+
+    async def changed(self) -> None:
+        """Another picture or damage: show it, unless a race runs. One preview at a time, the last change wins."""
+        self._stale = True
+        if self._previewing:
             return
-        self._race, self._previews = None, self._previews + 1
-        number = self._previews
-        shown = await run.io_bound(_preview, self._choices)
-        if shown is not None and number == self._previews:
-            self._results.preview(*shown)
+        self._previewing = True
+        try:
+            while self._stale and not self._busy:
+                self._stale, self._race = False, None
+                shown = await run.io_bound(_preview, copy(self._choices))
+                if shown is not None and not self._busy:
+                    self._results.preview(*shown)
+        finally:
+            self._previewing = False
+
+    @property
+    def _busy(self) -> bool:
+        return self._race is not None and not self._race.snapshot.phase.over
 
     def pressed(self) -> None:
         """Start, or stop."""
-        if self._race is not None and not self._race.snapshot.phase.over:
+        if self._race is not None and self._busy:
             self._house.queue.stop(self._race)
             return
         try:
@@ -70,7 +84,7 @@ class Page:
     def _start(self, recipe: Recipe) -> None:
         race = Race(recipe, patience=self._house.patience)
         self._house.queue.submit(race, self._owner)
-        self._race, self._shown, self._previews = race, -1, self._previews + 1
+        self._race, self._shown = race, -1
         words = recipe.damage.words(recipe.truth.shape[1:])
         self._results.open(race, pictures.data_url(recipe.truth), words)
         self._panel.show_running(True)

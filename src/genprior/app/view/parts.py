@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from nicegui import ui
 from nicegui.elements.mixins.text_element import TextElement
 
+from genprior.app.choices import Scale
+
 
 class Text(TextElement):
     """A plain HTML element with text in it."""
@@ -76,6 +78,12 @@ class Segments:
         return self._on_pick(key)
 
 
+class _Slider(ui.slider):
+    """One that follows the hand at once, without waiting for the server's echo."""
+
+    LOOPBACK = False
+
+
 class Slider:
     """A slider with a label and its value."""
 
@@ -86,18 +94,18 @@ class Slider:
             with box("row-line"):
                 self._label = Text("span", label, "field-label")
                 self._value = Text("span", "", "value")
-            self._slider = ui.slider(min=0, max=1, step=1, value=0, on_change=lambda event: self._changed(event.value))
+            self._slider = _Slider(min=0, max=1, step=1, value=0, on_change=lambda event: self._changed(event.value))
             self._slider.props(f'aria-label="{label}"')
 
-    def set(self, label: str, low: float, high: float, step: float, value: float) -> None:
+    def set(self, label: str, scale: Scale, value: float) -> None:
         """Another scale; tells nobody."""
         self._label.text = label
         self._quiet = True
-        self._slider.props(f'min={low} max={high} step={step} aria-label="{label}"')
+        self._slider.props(f'min={scale.low} max={scale.high} step={scale.step} aria-label="{label}"')
         self._slider.value = value
         self._quiet = False
         self._value.text = f"{value:g}"
 
     def _changed(self, value: float) -> object:
-        self._value.text = f"{value:g}"
+        self._value.text = f"{value}"
         return None if self._quiet else self._on_change(value)

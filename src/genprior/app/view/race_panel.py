@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from genprior.app import stock
-from genprior.app.choices import Choices
+from genprior.app.choices import Choices, seconds_scale
 from genprior.app.view.chart import COLOURS
 from genprior.app.view.parts import Segments, Slider, Text, box, card, press
 
@@ -21,7 +21,7 @@ class RacePanel:
             with box("chips").props('role="group" aria-label="Solvers"'):
                 self._chips = {name: self._chip(name) for name in stock.SOLVERS}
             self._time = Slider("Seconds for each solver", self._take_seconds)
-            self._time.set("Seconds for each solver", 1, max(1, int(limit)), 1, min(choices.seconds, limit))
+            self._time.set("Seconds for each solver", seconds_scale(limit), choices.seconds)
             self._note = Text("p", "", "hint")
             with box("row-line"):
                 Text("span", "Starts", "field-label")
@@ -48,7 +48,7 @@ class RacePanel:
         self._follow()
 
     def _take_seconds(self, seconds: float) -> None:
-        self._choices.seconds = seconds
+        self._choices.take_seconds(seconds, self._limit)
         self._follow()
 
     def _take_restarts(self, restarts: str) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import html
 import math
+import re
 
 from nicegui import run, ui
 
 from genprior.app import bundle
-from genprior.app.race import Lane, Phase, Race, Snapshot
+from genprior.app.race import Race
+from genprior.app.snapshot import Lane, Phase, Snapshot
 from genprior.app.view.chart import COLOURS, COLUMNS, Chart
 from genprior.app.view.parts import Segments, Text, box, picture, show
 
@@ -36,9 +38,10 @@ class Tile:
             Text("div", name, "name")
             self._detail = Text("div", "", "detail")
 
-    def set(self, source: str, detail: str, best: bool = False) -> None:
-        """Another picture and line."""
-        show(self._picture, source)
+    def set(self, source: str | None, detail: str, best: bool = False) -> None:
+        """Another picture (None: the same) and line."""
+        if source is not None:
+            show(self._picture, source)
         self._detail.text = detail
         self.root.classes(**{"add" if best else "remove": "best"})
 
@@ -73,7 +76,7 @@ class Results:
     def _take_column(self, name: str) -> None:
         self._chart.take_column(name)
 
-    def preview(self, truth: str, seen: str, words: str) -> None:
+    def preview(self, truth: str, seen: str | None, words: str) -> None:
         """Before a race: the picture and its damage."""
         self._truth.set(truth, "")
         self._seen.set(seen, words)
@@ -85,8 +88,8 @@ class Results:
             card.classes(add="hidden")
 
     def open(self, race: Race, truth: str, words: str) -> None:
-        """A race begins."""
-        self.preview(truth, "", words)
+        """A race begins; what is seen of the picture stays until the race has damaged it itself."""
+        self.preview(truth, None, words)
         with self._lanes_place:
             self._tiles = {name: Tile(name, COLOURS[name]) for name in race.recipe.solvers}
         self._how.classes(add="hidden")
@@ -97,7 +100,7 @@ class Results:
         """The race as it stands."""
         self._state.text = _state(snapshot, place)
         words = race.recipe.damage.words(race.recipe.truth.shape[1:])
-        self._seen.set(snapshot.seen, " ".join([words, snapshot.note]).strip())
+        self._seen.set(snapshot.seen or None, " ".join([words, snapshot.note]).strip())
         best = _best(snapshot)
         for lane in snapshot.lanes:
             self._tiles[lane.name].set(lane.picture, _detail(lane), best=lane.name == best)
@@ -194,7 +197,8 @@ def _rows(lane: Lane) -> str:
         for title, text in (("What now:", lane.advice), ("Plan:", lane.plan))
         if text
     )
-    row = f'<td>{lane.name}</td><td class="{kind}">{status}</td>' + "".join(f"<td>{cell}</td>" for cell in cells)
+    name = re.sub("(?<=[a-z])(?=[A-Z])", "<wbr>", lane.name)
+    row = f'<td>{name}</td><td class="{kind}">{status}</td>' + "".join(f"<td>{cell}</td>" for cell in cells)
     row = f'<tr class="{"head" if words else ""}" style="--tone: {COLOURS[lane.name]}">{row}</tr>'
     return row + (f'<tr class="words"><td colspan="{len(_HEAD)}">{words}</td></tr>' if words else "")
 

@@ -31,6 +31,7 @@ _EIGENVALUES = 1600
 """Largest Gram matrix whose eigenvalues are all computed."""
 _CHOLESKY = 6400
 """Largest Gram matrix that is factorised."""
+_PLACES = 100
 _MARGINS = (1e-5, 1e-3, 1e-2)
 _FLOORS = (1e-3, 1e-6)
 _CHUNK = 16
@@ -106,7 +107,7 @@ def _one_group(grid: Grid, source: str) -> Bound:
         return _pointwise(grid.kernel[:, :, 0, 0] if source == "large" else grid.kernel[:, :, 0, 0].T)
     fourier = Bound(math.sqrt(fourier_bound(grid)) * (1 + SLACK), "Fourier symbol")
     side = "small" if grid.widths[0] <= grid.widths[1] else "large"
-    if min(grid.widths) > _CHOLESKY:
+    if not _worth_factorising(grid):
         return fourier
     matrix = gram(grid, side)
     proved = largest_by_gram(matrix) or fourier
@@ -114,6 +115,12 @@ def _one_group(grid: Grid, source: str) -> Bound:
     floor = 0.0 if narrows else smallest_by_gram(matrix, proved.value)
     best = proved if proved.value < fourier.value else fourier
     return Bound(best.value, best.method, floor)
+
+
+def _worth_factorising(grid: Grid) -> bool:
+    """Small, or larger with few places: on many places the Fourier bound is close, and costs next to nothing."""
+    size = min(grid.widths)
+    return size <= _EIGENVALUES or (size <= _CHOLESKY and min(math.prod(grid.small), math.prod(grid.large)) <= _PLACES)
 
 
 def _taps(grid: Grid) -> Iterator[tuple[int, int]]:

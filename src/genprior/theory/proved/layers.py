@@ -83,7 +83,11 @@ def layers_of(generator: Generator, centre: Tensor | None = None) -> tuple[Layer
         double = copy.deepcopy(generator.module).to("cpu", torch.float64)
         shape = generator.latent_shape
         at = torch.zeros(1, *shape, dtype=torch.float64) if centre is None else centre.detach().to("cpu").double()
-        return tuple(_walk("", double, at.reshape(1, *shape)))
+        at = at.reshape(1, *shape)
+        chain, value = tuple(_walk("", double, at)), double(at)
+        if chain[-1].image.shape == value.shape and torch.allclose(chain[-1].image, value, rtol=1e-9, atol=1e-12):
+            return chain
+        return (Layer("", double, "unknown", at, value),)  # not the chain it looks like: nothing is claimed
 
 
 def every_layer(chain: Iterable[Layer]) -> Iterator[Layer]:
@@ -96,7 +100,7 @@ def every_layer(chain: Iterable[Layer]) -> Iterator[Layer]:
 
 def _walk(name: str, module: nn.Module, x: Tensor) -> Iterator[Layer]:
     if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward and not _has_hooks(module):
-        for key, part in module.named_children():
+        for key, part in zip(module._modules, module, strict=True):  # named_children() leaves out repetitions
             for layer in _walk(f"{name}.{key}".lstrip("."), part, x):
                 yield layer
                 x = layer.image
@@ -131,15 +135,19 @@ def _branches(name: str, module: nn.Module, x: Tensor) -> tuple[tuple[Layer, ...
     given = getattr(module, "branches", None)
     if given is None or not callable(given) or _has_hooks(module):
         return ()
-    chains = tuple(tuple(_walk(f"{name} branch {k}".lstrip(), part, x)) for k, part in enumerate(given(), 1))
-    total = sum((chain[-1].image for chain in chains), start=torch.zeros(()).double())
-    value = module(x)
-    if value.shape != total.shape or not torch.allclose(total, value, rtol=1e-5, atol=1e-5 * float(value.abs().max())):
+    parts = tuple(given())
+    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    if not all(_adds_up(module, parts, at) for at in (x, x + noise)):
         raise ValueError(
             f"branches() of {name or 'the module'} ({type(module).__name__}) do not add up to what it computes: "
             "return modules whose outputs, from the same input, sum to the module's output"
         )
-    return chains
+    return tuple(tuple(_walk(f"{name} branch {k}".lstrip(), part, x)) for k, part in enumerate(parts, 1))
+
+
+def _adds_up(module: nn.Module, parts: tuple[nn.Module, ...], x: Tensor) -> bool:
+    value, total = module(x), sum((part(x) for part in parts), start=torch.zeros(()).double())
+    return value.shape == total.shape and torch.allclose(total, value, rtol=1e-5, atol=1e-5 * float(value.abs().max()))
 
 
 def _kind(module: nn.Module, x: Tensor) -> str:

@@ -1,0 +1,76 @@
+"""How a race stands at one moment, as values that nobody changes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Phase(Enum):
+    """Where a race stands."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    DONE = "done"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will happen."""
+        return self not in {Phase.WAITING, Phase.RUNNING}
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One solver's part of the race, as it stands."""
+
+    name: str
+    picture: str = ""
+    """The best so far, as the source of an image element."""
+    points: tuple[tuple[float, float, float], ...] = ()
+    """(seconds, error against the truth, objective) of the best so far."""
+    steps: int = 0
+    passes: int = 0
+    status: str = "waiting"
+    advice: str = ""
+    plan: str = ""
+    remark: str = ""
+    """What the damage has to say about the picture."""
+    problem: str = ""
+    """Why this solver cannot run here, if so."""
+
+    @property
+    def over(self) -> bool:
+        """Whether this solver is done."""
+        return self.status not in {"waiting", "running"}
+
+    @property
+    def seconds(self) -> float:
+        """Of computing."""
+        return self.points[-1][0] if self.points else 0.0
+
+    @property
+    def error(self) -> float:
+        """Of the best so far (by objective), against the truth."""
+        return self.points[-1][1] if self.points else math.nan
+
+    @property
+    def objective(self) -> float:
+        """Of the best so far."""
+        return self.points[-1][2] if self.points else math.nan
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All that a page shows of a race; ``version`` grows with every change."""
+
+    version: int
+    phase: Phase
+    lanes: tuple[Lane, ...]
+    seen: str = ""
+    """The damaged picture, as the source of an image element."""
+    note: str = ""
+    message: str = ""
+    """Why the race failed or was stopped, if so."""

@@ -1,0 +1,151 @@
+"""Certificates: what they claim, and above all what they do not."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import genprior as gp
+from genprior.theory import certify, constants, loss_constants
+from genprior.theory.certifying import own_signal_problem
+from tests.theory.networks import Mild, dense
+
+CHEAP = {"points": 4, "moves": 1}
+
+
+def orthonormal(rows, columns, seed=0):
+    random = torch.Generator().manual_seed(seed)
+    return torch.linalg.qr(torch.randn(rows, columns, generator=random, dtype=torch.float64))[0]
+
+
+def linear_problem(measurements=None, noise=0.1):
+    torch.manual_seed(0)
+    generator = gp.Generator(dense(2 * orthonormal(12, 3)), 3, 12)
+    rows = measurements or 24
+    operator = gp.operators.Gaussian(rows, (12,), seed=1, dtype=torch.float64)
+    y = operator(generator(generator.sample_latent(2, seed=3))).detach() + noise * torch.randn(2, rows).double()
+    return gp.Problem(generator, gp.LeastSquares(operator, y))
+
+
+def mild_problem(eps=0.01, term=None):
+    generator = gp.Generator(Mild(orthonormal(8, 2), orthonormal(8, 2, seed=1), eps), 2, 8, dtype=torch.float64)
+    y = generator(torch.tensor([[0.3, -0.2]]).double())
+    return gp.Problem(generator, gp.SquaredDistance(y, 0.5), on_latent=term)
+
+
+def test_a_linear_problem_is_guaranteed_and_the_run_obeys():
+    problem = linear_problem()
+    found = certify(problem, **CHEAP)
+    assert found.status == "guaranteed" and found.level == "rigorous" and found.guarantee.statement == "sharpened"
+    assert all(assumption.checked for assumption in found.assumptions)
+    solver = gp.LinearizedADMM.from_certificate(found)
+    matrix, operator = problem.generator.module.weight, problem.loss.operator.matrix
+    z = (torch.linalg.pinv(operator @ matrix) @ problem.loss.y.T).T
+    w = z @ matrix.T
+    slope = problem.loss.gradient(w, problem.loss.evaluate(w)[1])
+    assert (slope.norm(dim=1) <= found.guarantee.setting.dual).all(), "the bound on |lam*| holds"
+    bounds = found.guarantee.bounds(50)
+    with torch.no_grad():
+        state = solver.start(problem, found.z0)
+        for t in range(51):
+            assert ((state.w - w).norm(dim=1) <= bounds["signal"][t]).all()
+            assert ((state.z - z).norm(dim=1) <= bounds["latent"][t]).all()
+            assert ((state.w - state.x).norm(dim=1) <= bounds["gap"][t] + 1e-12).all()
+            state = solver.step(problem, state)
+
+
+def test_from_certificate_takes_all_four_numbers():
+    found = certify(linear_problem(), rho=0.7, sigma=0.003, **CHEAP)
+    solver = gp.LinearizedADMM.from_certificate(found)
+    assert solver == gp.LinearizedADMM(0.7, alpha=found.guarantee.alpha, beta=found.guarantee.beta, sigma=0.003)
+    assert found.rho == 0.7 and found.sigma == 0.003
+
+
+def test_fewer_measurements_than_numbers():
+    """mu_L = 0: only the restricted constant is positive; it is sampled, so nothing is guaranteed."""
+    found = certify(linear_problem(measurements=6), **CHEAP)
+    assert found.loss.mu == 0 and found.loss.restricted_mu > 0
+    assert found.status == "conditional" and found.guarantee.setting.restricted
+    assert (
+        "It would hold if: iota, kappa and nu_G hold on the ball; the restricted constant of L holds" in found.verdict()
+    )
+    assert found.verdict().startswith("Not proved")
+
+
+def test_restricted_constants_of_a_linear_generator_are_exact():
+    problem = linear_problem(measurements=6)
+    basis, matrix = orthonormal(12, 3), problem.loss.operator.matrix
+    truth = torch.linalg.eigvalsh(basis.T @ matrix.T @ matrix @ basis)
+    found = loss_constants(problem, 3.0)
+    assert found.restricted_mu == pytest.approx(float(truth[0]), rel=1e-6)
+    assert found.restricted_nu == pytest.approx(float(truth[-1]), rel=1e-6)
+    assert (found.mu, found.proved) == (0.0, True)
+    assert found.nu == pytest.approx(float(torch.linalg.matrix_norm(matrix, 2) ** 2))
+
+
+def test_plain_constants():
+    generator = gp.Generator(nn.Linear(2, 5), 2, 5)
+    distance = loss_constants(gp.Problem(generator, gp.SquaredDistance(torch.zeros(3, 5), 1.0)), 1.0)
+    assert (distance.mu, distance.nu) == (2.0, 2.0), "|w - y|^2 has 2, not 1"
+    assert distance.restricted_mu == pytest.approx(2.0, rel=1e-3)
+    free = gp.operators.Linear(lambda x: 2 * x, lambda y: 2 * y, signal_shape=(5,))
+    unproved = loss_constants(gp.Problem(generator, gp.LeastSquares(free, torch.zeros(1, 5))), 1.0)
+    assert not unproved.proved and unproved.mu == 0 and unproved.restricted_mu == pytest.approx(4.0, rel=1e-3)
+
+
+def test_a_mild_generator_is_guaranteed_only_if_its_latents_are_kept_in_the_ball():
+    start = torch.tensor([[0.31, -0.22]]).double()
+    kept = certify(mild_problem(term=gp.Ball(1.0)), 1.0, z0=start, **CHEAP)
+    assert kept.status == "guaranteed", kept.verdict()
+    free = certify(mild_problem(), 1.0, z0=start, **CHEAP)
+    assert free.status == "conditional" and "all iterates have |z| <= 1" in free.verdict()
+    larger = certify(mild_problem(term=gp.Ball(2.0)), 1.0, z0=start, **CHEAP)
+    assert larger.status == "conditional", "the constants hold on a smaller ball than the one of H"
+    assert certify(mild_problem(term=gp.Ball(1.0)), 1.0, z0=100 * start, **CHEAP).z0.norm() <= 1 + 1e-12
+
+
+def test_nothing_is_promised_where_conditions_fail():
+    found = certify(mild_problem(eps=5.0, term=gp.Ball(1.0)), 1.0, **CHEAP)
+    assert found.status == "none"
+    assert "gives no guarantee here" in found.verdict()
+    document = found.to_dict()
+    assert document["steps"] is None and document["bounds"] is None
+    assert [c["name"] for c in document["conditions"] if not c["holds"]]
+    with pytest.raises(ValueError, match="the certificate gives no steps"):
+        gp.LinearizedADMM.from_certificate(found)
+
+
+def test_a_term_on_the_signal_leaves_the_dual_unknown():
+    base = mild_problem()
+    problem = gp.Problem(base.generator, base.loss, on_signal=0.1 * gp.L1(), on_latent=gp.Ball(1.0))
+    found = certify(problem, 1.0, z0=torch.tensor([[0.31, -0.22]]).double(), **CHEAP)
+    dual = next(assumption for assumption in found.assumptions if "lam*" in assumption.text)
+    assert not dual.checked and "give dual=" in dual.note and found.status != "guaranteed"
+    told = certify(problem, 1.0, z0=torch.tensor([[0.31, -0.22]]).double(), dual=0.3, **CHEAP)
+    assert next(assumption for assumption in told.assumptions if "lam*" in assumption.text).checked
+
+
+def test_a_loss_of_ones_own_may_be_negative():
+    generator = gp.Generator(dense(orthonormal(4, 2)), 2, 4)
+    risk = gp.EmpiricalRisk(
+        lambda w, s: (w[:, None] - s).square().sum(dim=2) - 5, torch.zeros(3, 4).double(), smoothness=2.0
+    )
+    found = certify(gp.Problem(generator, risk), 1.0, dual=1.0, **CHEAP)
+    assert not next(a for a in found.assumptions if "negative" in a.text).checked
+
+
+def test_a_generator_alone_and_constants_known_before():
+    generator = gp.Generator(dense(orthonormal(6, 2)), 2, 6)
+    known = constants(generator, 3.0, **CHEAP)
+    found = certify(generator, 3.0, known=known)
+    assert found.status == "guaranteed" and found.generator is known
+    problem = own_signal_problem(generator, 3.0)
+    assert float(problem.loss.y.norm()) > 0 and float(problem.on_latent.radius) == 3.0
+
+
+def test_the_document_has_no_surprises():
+    document = certify(linear_problem(), **CHEAP).to_dict()
+    assert document["status"] == "guaranteed" and 0 < document["bounds"]["rate"] < 1
+    assert set(document["steps"]) == {"rho", "sigma", "alpha", "beta"}
+    assert all(math.isfinite(value) for value in document["bounds"]["plateaus"].values())

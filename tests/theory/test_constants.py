@@ -1,0 +1,217 @@
+"""Constants of G: exact where the truth is known, proved ones never beaten by what is seen."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import genprior as gp
+from genprior.networks.adapt import FromRange
+from genprior.networks.generators import ConvGenerator, ResidualGenerator
+from genprior.theory.generator_constants import constants
+from genprior.theory.proved.layers import layers_of
+from genprior.theory.proved.recursion import proved_constants
+from genprior.theory.sampled import ball_points, sample_constants
+from tests.theory.networks import Mild, Parabola, dense
+
+QUIET = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+
+
+def with_singular_values(values, rows, seed=0):
+    random = torch.Generator().manual_seed(seed)
+    left = torch.linalg.qr(torch.randn(rows, len(values), generator=random, dtype=torch.float64))[0]
+    right = torch.linalg.qr(torch.randn(len(values), len(values), generator=random, dtype=torch.float64))[0]
+    return left * torch.tensor(values, dtype=torch.float64) @ right
+
+
+def test_a_linear_generator_to_six_digits():
+    net = nn.Sequential(
+        dense(with_singular_values([3.0, 1.0, 0.25], 12), torch.ones(12).double()), nn.Unflatten(1, (3, 4))
+    )
+    found = constants(gp.Generator(net, 3, (3, 4)), radius=2.0, points=2, moves=1)
+    for constant, truth in ((found.iota, 0.25), (found.kappa, 3.0), (found.nu_G, 0.0)):
+        assert constant.sampled == pytest.approx(truth, rel=1e-6, abs=1e-12)
+        assert constant.rigorous == pytest.approx(truth, rel=1e-6, abs=1e-12)
+    assert found.everywhere
+
+
+def test_linear_layers_in_a_row_are_one_map():
+    """The product of their norms would be too large."""
+    first, second = with_singular_values([4.0, 1.0], 5), with_singular_values([1.0, 2.0, 3.0, 4.0, 5.0], 8, seed=1)
+    found = proved_constants(layers_of(gp.Generator(nn.Sequential(dense(first), dense(second)), 2, 8)), 1.0)
+    values = torch.linalg.svdvals(second @ first)
+    assert found.kappa == pytest.approx(float(values[0]), rel=1e-6) and found.iota == pytest.approx(
+        float(values[1]), rel=1e-6
+    )
+    assert found.kappa < 0.99 * 4 * 5
+
+
+def test_a_generator_with_known_curvature():
+    generator = gp.Generator(Parabola(), 3, 4, dtype=torch.float64)
+    found = sample_constants(generator, 2.0, points=16, moves=12)
+    assert found.nu == pytest.approx(1.0, rel=1e-4), "second derivatives are exact"
+    assert math.sqrt(1 + 4) * 0.99 <= found.kappa <= math.sqrt(5) * (1 + 1e-9), "points move to the edge of the ball"
+    assert found.iota == pytest.approx(1.0, rel=1e-6)
+    assert (found.points.norm(dim=1) <= 2.0 * (1 + 1e-9)).all()
+
+
+def test_moved_points_are_worse():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 8), nn.Sigmoid()).double()
+    generator = gp.Generator(net, 3, 8)
+    still, moved = (sample_constants(generator, 2.0, points=4, moves=moves) for moves in (0, 12))
+    assert moved.kappa > 1.001 * still.spectra[:, 0].max() and moved.iota < 0.999 * still.spectra[:, -1].min()
+    assert len(moved.points) == 6 and len(still.points) == 4
+
+
+def test_a_mildly_nonlinear_generator():
+    linear, inner, eps = with_singular_values([2.0, 1.0], 6), with_singular_values([1.5, 1.0], 6, seed=3), 0.1
+    generator = gp.Generator(Mild(linear, inner, eps), 2, 6, dtype=torch.float64)
+    found = constants(generator, radius=3.0, points=8, moves=6)
+    curvature = 4 / (3 * math.sqrt(3))
+    assert found.kappa.rigorous == pytest.approx(2.0 + eps * 1.5, rel=1e-6)
+    assert found.iota.rigorous == pytest.approx(1.0 - eps * 1.5, rel=1e-6)
+    assert found.nu_G.rigorous == pytest.approx(eps * curvature * 1.5 * float(inner.norm(dim=1).max()), rel=1e-6)
+    assert found.iota.rigorous <= found.iota.sampled <= 1.15
+    assert found.kappa.rigorous >= found.kappa.sampled >= 1.85
+    assert found.nu_G.rigorous >= found.nu_G.sampled >= 0.25 * found.nu_G.rigorous
+    assert not found.everywhere
+
+
+ACTIVATIONS = [nn.ELU(), nn.Softplus(2.0), nn.Tanh(), nn.Sigmoid(), nn.Softsign(), nn.CELU(0.7), nn.GELU(), nn.SiLU()]
+
+
+@st.composite
+def small_networks(draw):
+    """Dense, one- and two-dimensional networks with random weights and any of the smooth activations."""
+    torch.manual_seed(draw(st.integers(0, 10**6)))
+    act = st.sampled_from(ACTIVATIONS)
+    latent, gain = draw(st.integers(1, 3)), draw(st.sampled_from([0.5, 1.0, 2.0]))
+    kind = draw(st.sampled_from(["dense", "up", "norm", "residual"]))
+    if kind == "dense":
+        net = nn.Sequential(nn.Linear(latent, 4), draw(act), nn.Linear(4, 5), draw(act), nn.Linear(5, 7), draw(act))
+    elif kind == "norm":
+        norm = nn.BatchNorm1d(5)
+        norm.running_var.uniform_(0.3, 2)
+        net = nn.Sequential(
+            nn.Linear(latent, 5), norm, draw(act), nn.Unflatten(1, (5, 1)), nn.Conv1d(5, 6, 1), draw(act)
+        )
+    elif kind == "up":
+        net = nn.Sequential(
+            nn.Linear(latent, 8),
+            nn.Unflatten(1, (2, 2, 2)),
+            draw(act),
+            nn.ConvTranspose2d(2, 2, 3, stride=2, padding=1, output_padding=1),
+            draw(act),
+            nn.Upsample(scale_factor=2.0),
+            nn.Conv2d(2, 1, 3, padding=1),
+            draw(act),
+        )
+    else:
+        linear, inner = torch.randn(4, latent), torch.randn(4, latent)
+        net = nn.Sequential(
+            Mild(linear.double(), inner.double(), draw(st.sampled_from([0.1, 1.0]))), nn.Linear(4, 6), draw(act)
+        )
+    for parameter in net.parameters():
+        parameter.data *= gain
+    return net.double().eval(), latent
+
+
+@settings(max_examples=60, **QUIET)
+@given(small_networks(), st.sampled_from([0.2, 1.0, 5.0]))
+def test_what_is_proved_is_never_beaten(case, radius):
+    """Rigorous bounds hold for the Jacobian everywhere and for all secants of its values and of the values of G."""
+    net, latent = case
+    with torch.no_grad():
+        size = net(torch.zeros(1, latent).double())[0].shape
+    generator = gp.Generator(net, latent, tuple(size), dtype=torch.float64)
+    proved = proved_constants(layers_of(generator), radius)
+    z = ball_points(generator, 24, radius, torch.Generator().manual_seed(1))
+    jacobian = generator.jacobian(z)
+    values = torch.linalg.svdvals(jacobian)
+    slack = 1 + 1e-7
+    assert values[:, 0].max() <= proved.kappa * slack
+    assert values[:, -1].min() * slack >= proved.iota
+    assert jacobian.norm(dim=2).max() <= proved.peak * slack, "no coordinate changes faster"
+    near = torch.cat([z, z + 1e-3 * torch.randn(z.shape, generator=torch.Generator().manual_seed(2)).double()])
+    near = near * (radius / near.norm(dim=1, keepdim=True)).clamp(max=1.0)
+    jacobians, x = generator.jacobian(near), generator(near).flatten(1)
+    index = torch.triu_indices(len(near), len(near), 1)
+    apart = (near[index[0]] - near[index[1]]).norm(dim=1)
+    far = apart > 1e-9
+    change = torch.linalg.matrix_norm(jacobians[index[0]] - jacobians[index[1]], 2)[far] / apart[far]
+    assert change.max() <= proved.nu * slack + 1e-6
+    secants = ((x[index[0]] - x[index[1]]).norm(dim=1) / apart)[far]
+    assert secants.max() <= proved.kappa * slack and secants.min() * slack + 1e-9 >= proved.iota
+
+
+@pytest.mark.parametrize("module", [ConvGenerator(3, 5), ResidualGenerator(3, 1)], ids=["conv", "residual"])
+def test_the_bundled_architectures(module):
+    if isinstance(module, ResidualGenerator):
+        for block in list(module)[2:6]:
+            nn.init.normal_(block.conv.weight, std=0.2)
+    generator = gp.Generator(module, 3, module.signal_shape)
+    found = constants(generator, radius=1.0, points=2, moves=1)
+    assert found.kappa.rigorous >= found.kappa.sampled > 0 and found.nu_G.rigorous >= found.nu_G.sampled > 0
+    assert found.kappa.rigorous < 1e4 * found.kappa.sampled
+    assert found.iota.rigorous is None and found.iota.sampled > 0
+    assert ("narrows from 980 to 784" if isinstance(module, ConvGenerator) else "could cancel") in found.iota.reason
+
+
+def test_what_is_not_known_says_why():
+    relu = constants(gp.Generator(nn.Sequential(nn.Linear(2, 4), nn.ReLU()), 2, 4), 1.0, points=2, moves=1)
+    assert relu.nu_G.rigorous is None and "slope of ReLU in 1 (ReLU) jumps" in relu.nu_G.reason
+    assert relu.iota.rigorous is None and "slope as small as 0" in relu.iota.reason
+    assert relu.kappa.rigorous >= relu.kappa.sampled
+    soft = constants(gp.Generator(nn.Sequential(nn.Linear(2, 4), nn.Softmax(dim=1)), 2, 4), 1.0, points=2, moves=1)
+    assert soft.kappa.rigorous is None and "1 (Softmax) is not one whose constants are known" in soft.kappa.reason
+    asked = constants(gp.Generator(nn.Linear(2, 4), 2, 4), 1.0, points=2, moves=1, rigorous=False)
+    assert asked.kappa.rigorous is None and asked.kappa.reason == "not asked for"
+    document = soft.to_dict()
+    assert set(document["kappa"]) >= {"sampled", "rigorous"} and document["radius"] == 1.0
+
+
+def test_values_mapped_to_the_unit_interval():
+    plain = nn.Sequential(nn.Linear(2, 4), nn.Tanh())
+    mapped = gp.Generator(FromRange(plain, -1.0, 1.0), 2, 4)
+    half, whole = (proved_constants(layers_of(g), 1.0) for g in (mapped, gp.Generator(plain, 2, 4)))
+    assert half.kappa == pytest.approx(whole.kappa / 2) and half.nu == pytest.approx(whole.nu / 2)
+
+
+def test_branches_that_do_not_add_up():
+    class Wrong(Mild):
+        def branches(self):
+            return (dense(self.linear),)
+
+    generator = gp.Generator(
+        Wrong(torch.ones(3, 1).double(), torch.ones(3, 1).double(), 1.0), 1, 3, dtype=torch.float64
+    )
+    with pytest.raises(ValueError, match="do not add up"):
+        layers_of(generator)  # at zero they do
+
+
+def test_a_module_that_is_used_twice_counts_twice():
+    act = nn.Sigmoid()
+    net = nn.Sequential(nn.Linear(2, 3), act, nn.Linear(3, 4), act)
+    chain = layers_of(gp.Generator(net, 2, 4))
+    assert [layer.name for layer in chain] == ["0", "1", "2", "3"]
+    assert torch.allclose(chain[-1].image, net.double()(torch.zeros(1, 2).double()))
+
+
+def test_hooks_make_a_layer_unknown():
+    net = nn.Sequential(nn.Linear(2, 3), nn.Tanh())
+    net[0].register_forward_hook(lambda module, given, result: 100 * result)
+    found = proved_constants(layers_of(gp.Generator(net, 2, 3)), 1.0)
+    assert math.isinf(found.kappa)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"radius": 0.0}, "radius must be"), ({"points": 0}, "points must be"), ({"moves": -1}, "moves must be")],
+)
+def test_bad_input(options, message):
+    with pytest.raises(ValueError, match=message):
+        constants(gp.Generator(nn.Linear(2, 3), 2, 3), **{"radius": 1.0} | options)
