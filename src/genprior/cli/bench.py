@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from genprior.cli.speech import check_device, print_json, status
+from genprior.cli.machine import Machine
+from genprior.cli.speech import print_json, status
 
 if TYPE_CHECKING:
     from genprior.experiments.scaling import Point
 
 
 @dataclass(frozen=True)
-class Overhead:
+class Overhead(Machine):
     """Time an iteration of exact ADMM against one bare forward and backward pass of the same generator.
 
     Interleaved, medians. The ratio of the DCGAN-size generator is the headline; the small MLP shows the bookkeeping.
@@ -29,23 +30,12 @@ class Overhead:
     """Interleaved repeats."""
     seed: int = 0
     """Seed of weights, measurements and starts."""
-    device: str = "cpu"
-    """Device for torch, for example cpu, cuda or mps."""
-    threads: int | None = None
-    """Threads for torch; its own choice by default."""
-    json: bool = False
-    """Print one JSON document instead of the table."""
 
     def run(self) -> None:
         """Do it."""
-        import torch  # noqa: PLC0415 - slow to import
-
-        from genprior import _validate  # noqa: PLC0415
         from genprior.experiments.overhead import overhead_cases  # noqa: PLC0415
 
-        check_device(self.device)
-        if self.threads is not None:
-            torch.set_num_threads(_validate.whole("threads", self.threads))
+        self.settle()
         with status(not self.json) as announce:
             announce("measuring")
             cases = overhead_cases(self.repeats, seed=self.seed, device=self.device)
@@ -105,7 +95,7 @@ class BenchTraining:
 
 
 @dataclass(frozen=True)
-class Scaling:
+class Scaling(Machine):
     """Time and memory of an iteration as the batch, the latent and the signal grow.
 
     Interleaved, medians; takes some minutes.
@@ -118,23 +108,12 @@ class Scaling:
     """Interleaved repeats."""
     quick: bool = False
     """Three sizes of each: to see that it works."""
-    device: str = "cpu"
-    """Device for torch, for example cpu, cuda or mps."""
-    threads: int | None = None
-    """Threads for torch; its own choice by default."""
-    json: bool = False
-    """Print one JSON document instead of the tables."""
 
     def run(self) -> None:
         """Do it."""
-        import torch  # noqa: PLC0415 - slow to import
-
-        from genprior import _validate  # noqa: PLC0415
         from genprior.experiments import scaling  # noqa: PLC0415
 
-        check_device(self.device)
-        if self.threads is not None:
-            torch.set_num_threads(_validate.whole("threads", self.threads))
+        self.settle()
         families = {
             "batch": (scaling.batch_sizes, scaling.BATCHES),
             "latent": (scaling.latent_sizes, scaling.LATENTS),

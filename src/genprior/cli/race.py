@@ -8,11 +8,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from genprior.cli.speech import check_device, print_json, status
+from genprior.cli.machine import Machine
+from genprior.cli.speech import print_json, status
 
 
 @dataclass(frozen=True)
-class BenchRace:
+class BenchRace(Machine):
     """Race every solver on eight problems; the baselines are tuned by grid for each, ours run as they come.
 
     Same starts for all, in turns, medians over the rounds. Takes about half an hour, --quick less than three minutes.
@@ -32,26 +33,15 @@ class BenchRace:
     """Folder for race.json and race.png."""
     seed: int = 0
     """Seed of pictures, noise and starts."""
-    device: str = "cpu"
-    """Device for torch, for example cpu, cuda or mps."""
-    threads: int | None = None
-    """Threads for torch; its own choice by default."""
-    json: bool = False
-    """Print one JSON document instead of the tables."""
 
     def run(self) -> None:
         """Do it."""
-        import torch  # noqa: PLC0415 - slow to import
-
-        from genprior import _validate  # noqa: PLC0415
         from genprior._files import write_text  # noqa: PLC0415
         from genprior.cli.speech import as_json  # noqa: PLC0415
         from genprior.experiments.race import run_race  # noqa: PLC0415
         from genprior.report.race import draw_race, race_numbers, race_table, speedup_table  # noqa: PLC0415
 
-        check_device(self.device)
-        if self.threads is not None:
-            torch.set_num_threads(_validate.whole("threads", self.threads))
+        self.settle()
         if self.out is not None:
             self.out.mkdir(parents=True, exist_ok=True)
         repeats = 1 if self.quick else self.repeats

@@ -12,14 +12,15 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from genprior.cli.speech import as_json, check_device, print_json
+from genprior.cli.machine import Machine
+from genprior.cli.speech import as_json, print_json
 
 if TYPE_CHECKING:
     from genprior.experiments.reproduce.parts import Progress as Standing
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Reproduce:
+class _Reproduce(Machine):
     """What all ``genprior reproduce ...`` commands do alike."""
 
     experiments: ClassVar[tuple[str, ...]] = ()
@@ -32,25 +33,14 @@ class _Reproduce:
     """Your own folder, tar or zip of face pictures, for a table on real faces; none of them is shown."""
     seed: int = 0
     """Seed of pictures, noise, measurements and starts."""
-    device: str = "cpu"
-    """Device for torch, for example cpu, cuda or mps."""
-    threads: int | None = None
-    """Threads for torch; its own choice by default."""
-    json: bool = False
-    """Print one JSON document, that of results.json, instead of the table."""
 
     def run(self) -> None:
         """Do it."""
-        import torch  # noqa: PLC0415 - slow to import
-
-        from genprior import _validate  # noqa: PLC0415
         from genprior._files import write_text  # noqa: PLC0415
         from genprior.experiments.reproduce import EXPERIMENTS, reproduce  # noqa: PLC0415
         from genprior.report.reproduction import write_report  # noqa: PLC0415
 
-        check_device(self.device)
-        if self.threads is not None:
-            torch.set_num_threads(_validate.whole("threads", self.threads))
+        self.settle()
         names = self.experiments or tuple(EXPERIMENTS)
         with _Bar(quiet=self.json) as bar:
             done = reproduce(

@@ -15,7 +15,8 @@ from rich.text import Text
 
 from genprior import _validate
 from genprior.cli.bar import Bar
-from genprior.cli.speech import check_device, print_json, status, typed_command
+from genprior.cli.machine import Machine
+from genprior.cli.speech import print_json, status, typed_command
 from genprior.generators import Generator
 from genprior.networks.bundled import load_generator
 from genprior.networks.saved import add_facts, load_network
@@ -31,37 +32,29 @@ Flat = tyro.conf.arg(name="")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class Training(Machine):
     """Options of every training, and its course."""
 
     out: Path
     """Folder for checkpoint, loss curve, samples, weights and card. Give the same folder again to go on."""
     seed: int = 0
     """Seed of first weights, batches and latents."""
-    device: str = "cpu"
-    """Device for torch: cpu, cuda, cuda:1, mps."""
     devices: int = 1
     """Number of devices; each takes a share of the batch."""
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
     """Of the passes; bf16-mixed pays on hardware that has it."""
-    threads: int | None = None
-    """Threads for torch; its own choice by default."""
     checkpoint_seconds: float = 60.0
     """Time between two checkpoints."""
     checkpoint_steps: int | None = None
     """Steps between two checkpoints, instead of seconds."""
     sheet_steps: int = 500
     """Steps between two sheets of samples."""
-    json: bool = False
-    """Print one JSON document instead of text."""
 
     def prepare(self) -> Devices:
         """Find out now, not after hours, what cannot work."""
-        check_device(self.device)
+        self.settle()
         _validate.whole("devices", self.devices)
         _check_writable(self.out)
-        if self.threads is not None:
-            torch.set_num_threads(_validate.whole("threads", self.threads))
         try:
             return Devices(self.device, self.devices, self.precision)
         except ModuleNotFoundError as problem:

@@ -1,0 +1,29 @@
+"""Options that say where a command works, the same for all commands that have them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from genprior.cli.speech import check_device
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """Where long work is done, and how it speaks."""
+
+    device: str = "cpu"
+    """Device for torch, for example cpu, cuda or mps."""
+    threads: int | None = None
+    """Threads for torch; its own choice by default."""
+    json: bool = False
+    """Print one JSON document and nothing else."""
+
+    def settle(self) -> None:
+        """Check the device, set the threads."""
+        import torch  # noqa: PLC0415 - slow to import
+
+        from genprior import _validate  # noqa: PLC0415
+
+        check_device(self.device)
+        if self.threads is not None:
+            torch.set_num_threads(_validate.whole("threads", self.threads))
