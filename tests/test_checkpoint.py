@@ -20,7 +20,7 @@ from tests.checks.parts import tiny_generator, tiny_module, tiny_problem
 
 SOLVERS = {
     "linearized": gp.LinearizedADMM(),
-    "exact": gp.ExactADMM(rho=1.0, n=3),
+    "exact": gp.ExactADMM(rho=1.0, n=3, z_step=gp.z_steps.Gradient()),
     "exact, adam z": gp.ExactADMM(z_step=gp.z_steps.Adam()),
     "gradient": gp.GradientDescent(),
     "momentum": gp.GradientDescent(momentum=0.9),
@@ -245,7 +245,7 @@ def test_killed_process(tmp_path):
         import time
         import genprior as gp
         from tests.checks.parts import tiny_problem
-        gp.solve(tiny_problem(), gp.ExactADMM(rho=1.0, n=3), stop=gp.MaxSteps({STEPS}),
+        gp.solve(tiny_problem(), gp.ExactADMM(rho=1.0, n=3, z_step=gp.z_steps.Gradient()), stop=gp.MaxSteps({STEPS}),
                  checkpoint=gp.Checkpoint({str(path)!r}, steps=7),
                  callbacks=[lambda view: time.sleep(60 if view.step == 17 else 0)])
     """
@@ -321,7 +321,7 @@ OTHERS = {
     "one bit of the data": lambda: {"problem": other_data()},
     "term": lambda: {"problem": tiny_problem(on_latent=0.1 * gp.L1())},
     "solver": lambda: {"solver": "linearized"},
-    "solver option": lambda: {"solver": gp.ExactADMM(rho=1.0 + 1e-12, n=3)},
+    "solver option": lambda: {"solver": gp.ExactADMM(rho=1.0 + 1e-12, n=3, z_step=gp.z_steps.Gradient())},
     "seed": lambda: {"seed": 1},
     "stop": lambda: {"stop": gp.MaxSteps(STEPS + 1)},
     "restarts": lambda: {"restarts": 2},

@@ -123,7 +123,7 @@ PAIRS = {
     "samples": (lambda: risk(2.0), lambda: gp.EmpiricalRisk(risk(2.0).loss, 2 * SAMPLES)),
     "solver": (gp.LinearizedADMM, gp.ExactADMM),
     "rho": (lambda: gp.ExactADMM(rho=1.0), lambda: gp.ExactADMM(rho=2.0)),
-    "z step": (gp.ExactADMM, lambda: gp.ExactADMM(z_step=gp.z_steps.Adam())),
+    "z step": (gp.ExactADMM, lambda: gp.ExactADMM(z_step=gp.z_steps.Gradient())),
     "setting of a z step": (
         lambda: gp.ExactADMM(z_step=gp.z_steps.Adam(0.1)),
         lambda: gp.ExactADMM(z_step=gp.z_steps.Adam(0.2)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -47,10 +48,9 @@ class Serve:
 
         bound = bound_socket(self.host, self.port)
         _share_cores(self.jobs)
-        try:
+        with suppress(KeyboardInterrupt):
             serve(bound, House(Queue(self.jobs), self.time_limit, self.upload_limit), self._announce)
-        except KeyboardInterrupt:
-            sys.stderr.write("stopped\n")
+        sys.stderr.write("stopped\n")
 
     def _check(self) -> None:
         _validate.whole("jobs", self.jobs)

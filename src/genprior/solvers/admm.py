@@ -153,6 +153,10 @@ class ADMM(Solver):
         )
 
 
+_NO_UNIT = 1e-30
+"""Adam's epsilon has the unit of a gradient; so small, it keeps from 0/0 and changes nothing else, whatever the units."""
+
+
 @dataclass(frozen=True, init=False)
 class LinearizedADMM(ADMM):
     """Algorithm 1 of the paper: one proximal gradient step in z, one in w, a decaying dual step.
@@ -231,7 +235,7 @@ class ExactADMM(ADMM):
         penalty: penalties.Penalty | None = None,
     ) -> None:
         doubling = penalties.Doubling(rho, n, scales)
-        moves = Adam() if z_step is None and beta is None else z_step
+        moves = Adam(epsilon=_NO_UNIT) if z_step is None and beta is None else z_step
         super().__init__(*_choices(Exact(), beta, moves, sigma, dual, penalty or doubling))
 
 
