@@ -129,13 +129,13 @@ def quartiles(values: Tensor) -> dict[str, float | None]:
 
 
 def tuning_part(name: str, method: Method, make: Make, pictures: int, steps: int, generator: str) -> Part:
-    """Every setting of a method on practice pictures; the lowest median objective at the end is chosen."""
+    """Every setting of a method on practice pictures; the lowest mean objective at the end is chosen."""
 
     def run(results: Results) -> Found:
         contest = make(pictures, True)
         found = [race(contest, solver, steps) for solver in method.choices]
-        ends = [torch.from_numpy(one.arrays["objective"][-1]).nan_to_num(nan=torch.inf) for one in found]
-        scores = [float(end.median()) for end in ends]
+        ends = [torch.from_numpy(one.arrays["objective"][-1]).double().nan_to_num(nan=torch.inf) for one in found]
+        scores = [float(end.mean()) for end in ends]
         numbers: dict[str, Any] = {
             "method": method.key,
             "pictures": pictures,
