@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 import genprior as gp
-from genprior.experiments.reproduce import claims, plateau
+from genprior.experiments.reproduce import EXPERIMENTS, claims, plateau
 from genprior.experiments.reproduce import compressive_sensing as sensing
 from genprior.experiments.reproduce.claims import FAILS, HOLDS, PARTLY, first_step, graded, slope, within
 from genprior.experiments.reproduce.contest import Contest, Setting, quartiles, race, tuning_part
 from genprior.experiments.reproduce.judging_races import _ahead, _passes_adam
 from genprior.experiments.reproduce.methods import Method, denoising_methods, sensing_methods
-from genprior.experiments.reproduce.parts import Found
-from genprior.experiments.reproduce.sizes import QUICK
+from genprior.experiments.reproduce.parts import Found, unique
+from genprior.experiments.reproduce.sizes import FULL, QUICK
 from genprior.generators.examples import soft_discs
+from genprior.operators import dense
 
 
 def curve(values, name="objective", **numbers):
@@ -46,7 +49,6 @@ def test_ahead_at_half_and_at_the_end(ours, verdict):
     assert _ahead(results, "f", "mnist", 0.5, "exact").verdict == verdict
 
 
-@pytest.mark.parametrize(("start", "verdict"), [(50, HOLDS), (150, PARTLY), (None, FAILS)])
 def test_a_few_pictures_ahead_by_luck_are_no_proof():
     """The mean is ahead owing to one picture of eight: partly. Ahead on every one: holds. Medians do not decide."""
     theirs = np.array([1.0, 1, 1, 1, 1, 1, 1, 40])
@@ -68,6 +70,7 @@ def test_bootstrap_interval_against_the_delta_method():
     assert found.high == pytest.approx(found.ratio + 1.96 * deviation, abs=0.15 * deviation)
 
 
+@pytest.mark.parametrize(("start", "verdict"), [(50, HOLDS), (150, PARTLY), (None, FAILS)])
 def test_when_adam_is_passed(start, verdict):
     admm = np.ones(200)
     if start is not None:
@@ -155,6 +158,31 @@ def test_synthetic_solutions_against_another_optimiser():
 
 def test_verdict_words():
     assert (claims.HOLDS, claims.PARTLY, claims.FAILS) == ("holds", "holds partly", "does not hold")
+
+
+def test_nobody_pays_for_the_factorisation(monkeypatch):
+    """Also not the first one after a run was killed: the operator comes factorised, once, and the time is told."""
+    made = []
+    inner = dense._factors_of
+    monkeypatch.setattr(dense, "_factors_of", lambda matrix: made.append(matrix.shape) or inner(matrix))
+    contest = sensing.contest(Setting(QUICK, seed=7), "mnist", 33, "range", 2, False)
+    assert made == [(33, 784)] and contest.preparation > 0
+    found = [race(contest, solver, 2) for solver in (gp.GradientDescent(0.01), gp.ExactADMM())]
+    again = sensing.contest(Setting(QUICK, seed=7), "mnist", 33, "range", 3, True)
+    assert len(made) == 1 and again.preparation == contest.preparation
+    assert {one.times["preparation_seconds"] for one in found} == {contest.preparation}
+
+
+def test_the_large_matrix_is_factorised_once_for_tuning_and_sensing():
+    faces = [
+        one.name
+        for one in unique(
+            part for name in ("tuning", "compressive-sensing") for part in EXPERIMENTS[name].parts(Setting(FULL))
+        )
+        if ".celeba." in one.name
+    ]
+    order = [name.split(".m")[1].split(".")[0] for name in faces]
+    assert len(list(itertools.groupby(order))) == len(set(order)) == 3
 
 
 def test_real_faces_come_from_the_person_and_practice_ones_are_others(tmp_path):

@@ -49,6 +49,8 @@ class Contest:
     measures: dict[str, Measure]
     watch: Callable[[View], dict[str, Tensor]] | None = None
     """More to note at each step: one number per item, of the current iterate, zeros where a method has none."""
+    preparation: float = 0.0
+    """Seconds that were spent once on factorising the operator, on nobody's clock."""
 
 
 Make = Callable[[int, bool], Contest]
@@ -111,7 +113,11 @@ def race(contest: Contest, solver: Solver, steps: int) -> Found:
             **{name: quartiles(values[-1]) for name, values in course.measures.items()},
         },
         arrays=_arrays(course) | ({} if watcher is None else watcher.arrays()),
-        times={"seconds": result.seconds, "threads": torch.get_num_threads()},
+        times={
+            "seconds": result.seconds,
+            "preparation_seconds": contest.preparation,
+            "threads": torch.get_num_threads(),
+        },
     )
 
 

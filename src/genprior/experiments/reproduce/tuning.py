@@ -24,7 +24,8 @@ def parts(setting: Setting) -> list[Part]:
     """The paper's grids; then the tuning of all methods at the same fractions, shared with compressive sensing."""
     size = setting.size
     found = [_grid(setting, "mnist", fraction, size.digit_tuning) for fraction in FRACTIONS]
-    found += [_grid(setting, "celeba", fraction, size.face_tuning) for fraction in face_fractions(setting)]
+    faces = reversed(face_fractions(setting))  # the smaller matrix last: compressive sensing goes on with it
+    found += [_grid(setting, "celeba", fraction, size.face_tuning) for fraction in faces]
     shared = [f"{field_name('mnist', fraction, 'range')}.tune." for fraction in FRACTIONS]
     found += [part for part in sensing_parts(setting) if part.name.startswith(tuple(shared))]
     return found
