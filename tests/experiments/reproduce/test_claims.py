@@ -15,7 +15,7 @@ from genprior.experiments.reproduce import compressive_sensing as sensing
 from genprior.experiments.reproduce.claims import FAILS, HOLDS, PARTLY, first_step, graded, slope, within
 from genprior.experiments.reproduce.contest import Contest, Setting, quartiles, race, tuning_part
 from genprior.experiments.reproduce.judging_races import _ahead, _passes_adam
-from genprior.experiments.reproduce.methods import Method, denoising_methods, sensing_methods
+from genprior.experiments.reproduce.methods import denoising_methods, grid, sensing_methods
 from genprior.experiments.reproduce.parts import Found, unique
 from genprior.experiments.reproduce.sizes import FULL, QUICK
 from genprior.generators.examples import soft_discs
@@ -90,6 +90,25 @@ def test_every_tuned_method_has_as_many_settings():
     assert {len(method.choices) for method in sensing_methods(3) if method.tuned} == {3}
 
 
+@pytest.mark.parametrize("methods", [sensing_methods(8), denoising_methods(8, "linf")])
+def test_tuning_sees_the_schedule_of_the_race(methods):
+    """At the same share of a short and of a long run, Algorithm 2 has the same penalty: the last one for most of it."""
+    method = next(one for one in methods if one.key == "exact")
+    for short, long in zip(method.solvers(100), method.solvers(1000), strict=True):
+        for share in (0.05, 0.15, 0.25, 0.5, 0.99):
+            values = [
+                float(solver.penalty(torch.tensor([share * steps]), torch.ones(1), torch.ones(1), None))
+                for solver, steps in ((short, 100), (long, 1000))
+            ]
+            assert values[0] == values[1], share
+        assert values[0] == 2**short.penalty.scales
+        assert float(long.penalty(torch.tensor([500.0]), torch.ones(1), torch.ones(1), None)) == values[0]
+
+
+def test_tuning_is_not_left_to_three_faces():
+    assert min(size.tuning_pictures for size in (FULL.faces, FULL.digits)) >= 5
+
+
 def discs():
     generator = soft_discs()
     truth = generator(generator.sample_latent(3, seed=1)).detach()
@@ -98,7 +117,7 @@ def discs():
 
 
 def test_tuning_takes_the_lowest_mean_objective():
-    method = Method("gd", (gp.GradientDescent(1e-6), gp.GradientDescent(0.01), gp.GradientDescent(1e-5)))
+    method = grid("gd", gp.GradientDescent, 3, step_size=(1e-6, 0.01, 1e-5))
     found = tuning_part("t", method, lambda count, practice: discs(), 3, 20, "mnist").run({})
     assert found.numbers["chosen"] == 1 and found.numbers["scores"][1] == min(found.numbers["scores"])
 

@@ -139,16 +139,19 @@ def tuning_part(name: str, method: Method, make: Make, pictures: int, steps: int
 
     def run(results: Results) -> Found:
         contest = make(pictures, True)
-        found = [race(contest, solver, steps) for solver in method.choices]
+        solvers = method.solvers(steps)
+        found = [race(contest, solver, steps) for solver in solvers]
         ends = [torch.from_numpy(one.arrays["objective"][-1]).double().nan_to_num(nan=torch.inf) for one in found]
         scores = [float(end.mean()) for end in ends]
+        best = scores.index(min(scores))
         numbers: dict[str, Any] = {
             "method": method.key,
             "pictures": pictures,
             "iterations": steps,
-            "solvers": [repr(solver) for solver in method.choices],
+            "solvers": [repr(solver) for solver in solvers],
             "scores": scores,
-            "chosen": scores.index(min(scores)),
+            "chosen": best,
+            "edges": method.edges(best),
         }
         return Found(numbers, times={"seconds": sum(one.times["seconds"] for one in found)})
 
@@ -161,14 +164,14 @@ def race_part(
     """The chosen setting of a method on the contest's pictures."""
 
     def run(results: Results) -> Found:
-        return race(make(pictures, False), chosen(method, results, tuning), steps)
+        return race(make(pictures, False), chosen(method, results, tuning, steps), steps)
 
     return Part(name, run, seconds(generator, steps, pictures), () if tuning is None else (tuning,))
 
 
-def chosen(method: Method, results: Results, tuning: str | None) -> Solver:
-    """The setting that the tuning found, or the only one."""
-    return method.choices[0 if tuning is None else results[tuning].numbers["chosen"]]
+def chosen(method: Method, results: Results, tuning: str | None, steps: int) -> Solver:
+    """The setting that the tuning found, or the only one, for a run of so many iterations."""
+    return method.solvers(steps)[0 if tuning is None else results[tuning].numbers["chosen"]]
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,8 @@ def _part(setting: Setting, method: Method, name: str, job: Job, projections: in
     tuning = f"{PREFIX}.tune.{method.key}" if method.tuned else None
 
     def run(results: Results) -> Found:
-        return job(Defender(setting, method.key, chosen(method, results, tuning)), results)
+        solver = chosen(method, results, tuning, steps_of(setting, method.key))
+        return job(Defender(setting, method.key, solver), results)
 
     cost = seconds("mnist", steps_of(setting, method.key), projections)
     needs = (f"{PREFIX}.attack", *([] if tuning is None else [tuning]))
