@@ -105,6 +105,12 @@ def test_tuning_sees_the_schedule_of_the_race(methods):
         assert float(long.penalty(torch.tensor([500.0]), torch.ones(1), torch.ones(1), None)) == values[0]
 
 
+def test_a_setting_at_the_edge_of_its_grid_is_told():
+    method = grid("exact", gp.ADMM, 9, rho=(1, 1, 1, 2, 2, 2, 3, 3, 3), pull=(5, 6, 7) * 3)
+    assert [method.edges(number) for number in (0, 1, 4, 5)] == [["rho", "pull"], ["rho"], [], ["pull"]]
+    assert grid("auto", gp.Auto, 1, step=(1.0,)).edges(0) == []
+
+
 def test_tuning_is_not_left_to_three_faces():
     assert min(size.tuning_pictures for size in (FULL.faces, FULL.digits)) >= 5
 

@@ -106,9 +106,9 @@ _FEW_MOVES = (0.03, 0.07, 0.1, 0.15)
 
 def sensing_methods(count: int) -> list[Method]:
     """For least squares: ``count`` settings each, Auto none."""
-    inner, moves = _crossed((5, 10, 20, 40), (0.05, 0.1))
+    inner, moves = _crossed((1, 2, 5, 10), (0.05, 0.1))
     first, pulls = _crossed((0.1, 0.3, 1.0, 5.0), (0.1, 0.2))
-    last, drags = _crossed((0.01, 1.0), (0.02, 0.04, 0.08, 0.15))
+    last, drags = (0.01, 0.01, 0.01, 0.1, 0.1, 0.1, 1.0, 1.0), (0.04, 0.08, 0.15, 0.04, 0.08, 0.15, 0.08, 0.15)
     constant, steps = _crossed((0.3, 1.0), _FEW_MOVES)
     return [
         grid(GD, GradientDescent, count, step_size=_STEPS),
@@ -129,7 +129,7 @@ def denoising_methods(count: int, norm: str) -> list[Method]:
     the last penalty, at which the prox acts.
     """
     descent = {"linf": 0.1, "l1": 0.0003, "l2": 0.002}[norm]
-    last, pulls = _crossed({"linf": (0.05, 0.1), "l1": (2.0, 4.0), "l2": (0.5, 1.0)}[norm], (0.02, 0.05, 0.1, 0.15))
+    last, pulls = _crossed(_PENALTIES[norm], (0.05, 0.15))
     constant, steps = _crossed({"linf": (0.1, 0.3), "l1": (2.0, 6.0), "l2": (0.3, 1.0)}[norm], _FEW_MOVES)
     return [
         grid(GD, GradientDescent, count, step_size=[descent * 3**k for k in range(8)]),
@@ -140,6 +140,8 @@ def denoising_methods(count: int, norm: str) -> list[Method]:
     ]
 
 
+_PENALTIES = {"linf": (0.03, 0.1, 0.3, 1.0), "l1": (1.0, 2.0, 4.0, 8.0), "l2": (0.3, 1.0, 3.0, 10.0)}
+"""Last ones of Algorithm 2 in denoising."""
 _SCALES = 3
 _EARLY = 20
 """Algorithm 2's n is the iterations over this: its three scales have 10%, 20% and 70% of the run, however long that is."""
