@@ -41,13 +41,13 @@ def parts(setting: Setting) -> list[Part]:
     for method in field:
         for start, stop in chunks(setting, method.key):
             name = f"run.{method.key}.{start}"
-            found.append(_part(setting, method, name, partial(_run, start=start, stop=stop), stop - start))
-    found += [_part(setting, method, f"clean.{method.key}", _clean, size.ours_pictures) for method in field]
+            found.append(_part(setting, method, name, partial(_run, start=start, stop=stop), 1, stop - start))
+    found += [_part(setting, method, f"clean.{method.key}", _clean, 1, size.ours_pictures) for method in field]
     for method in field:
         if method.key in KNOWN:
-            tries = size.bpda_pictures * (size.bpda_steps + 2)
-            found.append(_part(setting, method, f"bpda.{method.key}", _bpda, tries))
-            found.append(_part(setting, method, f"latent.{method.key}", _latent, 3 * size.latent_pictures))
+            tries = size.bpda_steps + 3  # also without attack, and after it
+            found.append(_part(setting, method, f"bpda.{method.key}", _bpda, tries, size.bpda_pictures))
+            found.append(_part(setting, method, f"latent.{method.key}", _latent, 3, size.latent_pictures))
     return found
 
 
@@ -61,14 +61,15 @@ def chunks(setting: Setting, key: str) -> list[tuple[int, int]]:
 Job = Callable[[Defender, Results], Found]
 
 
-def _part(setting: Setting, method: Method, name: str, job: Job, projections: int) -> Part:
+def _part(setting: Setting, method: Method, name: str, job: Job, times: int, pictures: int) -> Part:
+    """``job`` projects so many pictures so many times."""
     tuning = f"{PREFIX}.tune.{method.key}" if method.tuned else None
 
     def run(results: Results) -> Found:
         solver = chosen(method, results, tuning, steps_of(setting, method.key))
         return job(Defender(setting, method.key, solver), results)
 
-    cost = seconds("mnist", steps_of(setting, method.key), projections)
+    cost = times * seconds("mnist", steps_of(setting, method.key), pictures)
     needs = (f"{PREFIX}.attack", *([] if tuning is None else [tuning]))
     return Part(f"{PREFIX}.{name}", run, cost, needs)
 

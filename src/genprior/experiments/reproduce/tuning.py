@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from genprior.experiments.reproduce.compressive_sensing import contest, field_name, measurements
+from genprior.experiments.reproduce.compressive_sensing import contest, factorising, field_name, measurements
 from genprior.experiments.reproduce.compressive_sensing import parts as sensing_parts
 from genprior.experiments.reproduce.contest import Setting, race, seconds
 from genprior.experiments.reproduce.parts import Found, Part, Results
@@ -26,7 +26,8 @@ def parts(setting: Setting) -> list[Part]:
     found = [_grid(setting, "mnist", fraction, size.digit_tuning) for fraction in FRACTIONS]
     faces = reversed(face_fractions(setting))  # the smaller matrix last: compressive sensing goes on with it
     found += [_grid(setting, "celeba", fraction, size.face_tuning) for fraction in faces]
-    shared = [f"{field_name('mnist', fraction, 'range')}.tune." for fraction in FRACTIONS]
+    fractions = {*FRACTIONS, size.digits.main}
+    shared = [f"{field_name('mnist', fraction, 'range')}.tune." for fraction in fractions]
     found += [part for part in sensing_parts(setting) if part.name.startswith(tuple(shared))]
     return found
 
@@ -63,5 +64,6 @@ def _grid(setting: Setting, generator: str, fraction: float, size: Tuning) -> Pa
             times={"seconds": sum(one.times["seconds"] for one in found)},
         )
 
-    cost = len(size.steps) * seconds(generator, size.iterations, size.pictures)
+    m = measurements(generator, fraction)
+    cost = len(size.steps) * seconds(generator, size.iterations, size.pictures) + factorising(m)
     return Part(grid_name(generator, fraction), run, cost)

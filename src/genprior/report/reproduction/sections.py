@@ -67,7 +67,8 @@ def _sensing(done: Reproduction, claims: list[Claim]) -> Section:
         f"best of {size.settings} settings by the mean objective on {size.digits.tuning_pictures} other digits "
         f"({size.faces.tuning_pictures} other faces) after {size.digits.tuning_steps} ({size.faces.tuning_steps}) "
         "iterations; Auto has no option. The iterate shown is the best so far by objective. Faces cost ten times as "
-        "much: fewer iterations, fewer fractions, no projected gradient. Real digits, which do not lie in the "
+        "much: fewer iterations, one fraction, no projected gradient; "
+        "the sweep over the fractions has fewer methods. Real digits, which do not lie in the "
         "range, stand apart: their objective cannot go to zero. Times are those of the iterations alone: A is factorised "
         "before any clock starts, and what that takes is added in the tables for the methods that need it. "
         "Why exact ADMM can be ahead: with a small penalty "
@@ -128,8 +129,9 @@ def _denoising(done: Reproduction, claims: list[Claim]) -> Section:
     size = done.setting.size.denoising
     text = (
         f"{size.pictures} digits made by the bundled generator, gamma |w - y|_2^2 + |w - y|_inf over w = G(z); "
-        f"gradient descent and Adam {size.descent_steps} iterations, the ADMMs and Auto {size.admm_steps} (the other "
-        f"four cases: a share of {size.other_share:g} of these). Settings: the best of {done.setting.size.settings} "
+        f"gradient descent and Adam {size.descent_steps} iterations, the ADMMs and Auto {size.admm_steps} "
+        f"(the other four cases, also in tuning: {size.other_share:g} of these). "
+        f"Settings: the best of {done.setting.size.settings} "
         f"by objective on other digits after {size.tuning_steps} iterations. Why gamma matters: a subgradient of the "
         "l_inf norm sees one pixel of 784; what a large gamma lets descent gain is owed to the squared l2 distance, "
         "which sees all of them. Why the z step matters: latent directions differ by a factor of 200 in how far "
