@@ -13,10 +13,11 @@ import genprior as gp
 from genprior.experiments.reproduce import EXPERIMENTS, claims, plateau
 from genprior.experiments.reproduce import compressive_sensing as sensing
 from genprior.experiments.reproduce.claims import FAILS, HOLDS, PARTLY, first_step, graded, slope, within
-from genprior.experiments.reproduce.contest import Contest, Setting, quartiles, race, tuning_part
+from genprior.experiments.reproduce.contest import Contest, Setting, chosen, quartiles, race, tuning_part
 from genprior.experiments.reproduce.judging_races import _ahead, _passes_adam
 from genprior.experiments.reproduce.methods import denoising_methods, grid, sensing_methods
 from genprior.experiments.reproduce.parts import Found, unique
+from genprior.experiments.reproduce.run import settings_of
 from genprior.experiments.reproduce.sizes import FULL, QUICK
 from genprior.generators.examples import soft_discs
 from genprior.operators import dense
@@ -126,6 +127,29 @@ def test_tuning_takes_the_lowest_mean_objective():
     method = grid("gd", gp.GradientDescent, 3, step_size=(1e-6, 0.01, 1e-5))
     found = tuning_part("t", method, lambda count, practice: discs(), 3, 20, "mnist").run({})
     assert found.numbers["chosen"] == 1 and found.numbers["scores"][1] == min(found.numbers["scores"])
+
+
+def test_a_choice_of_other_code_is_refused():
+    method = grid("gd", gp.GradientDescent, 3, step_size=(1e-6, 0.01, 1e-5))
+    found = {"t": tuning_part("t", method, lambda count, practice: discs(), 3, 4, "mnist").run({})}
+    assert chosen(method, found, "t", 100) == gp.GradientDescent(0.01)
+    other = grid("gd", gp.GradientDescent, 3, step_size=(1e-6, 0.02, 1e-5))
+    with pytest.raises(ValueError, match=r"t chose GradientDescent\(step_size=0.01.*the code has changed"):
+        chosen(other, found, "t", 100)
+
+
+def test_settings_tell_other_methods_torch_threads_and_faces_apart(tmp_path, monkeypatch):
+    random = np.random.default_rng(0)
+    folders = [tmp_path / "a", tmp_path / "b", tmp_path / "c"]
+    shades = random.integers(0, 255, (4, 64, 64, 3), dtype=np.uint8)
+    for folder, shift in zip(folders, (0, 0, 40), strict=True):
+        folder.mkdir()
+        for number, picture in enumerate(shades):
+            Image.fromarray(picture // 2 + np.uint8(shift)).save(folder / f"{number}.png")
+    same, again, other = (settings_of(Setting(QUICK, faces=folder)) for folder in folders)
+    assert same == again and other["faces"] != same["faces"] and {"torch", "threads"} <= same.keys()
+    monkeypatch.setattr("genprior.experiments.reproduce.methods._STEPS", (0.001, 0.003, 0.011, 1, 1, 1, 1, 1))
+    assert settings_of(Setting(QUICK))["methods"] != same["methods"]
 
 
 def test_a_race_repeats_exactly_and_runs_all_steps():

@@ -173,7 +173,14 @@ def race_part(
 
 def chosen(method: Method, results: Results, tuning: str | None, steps: int) -> Solver:
     """The setting that the tuning found, or the only one, for a run of so many iterations."""
-    return method.solvers(steps)[0 if tuning is None else results[tuning].numbers["chosen"]]
+    if tuning is None:
+        return method.solvers(steps)[0]
+    numbers = results[tuning].numbers
+    number = int(numbers["chosen"])
+    tuned, now = numbers["solvers"][number], repr(method.solvers(numbers["iterations"])[number])
+    if tuned != now:
+        raise ValueError(f"{tuning} chose {tuned}, which is {now} now: the code has changed, give another --out")
+    return method.solvers(steps)[number]
 
 
 @dataclass(frozen=True)
