@@ -14,6 +14,7 @@ from genprior.experiments.reproduce import EXPERIMENTS, claims, plateau
 from genprior.experiments.reproduce import compressive_sensing as sensing
 from genprior.experiments.reproduce.claims import FAILS, HOLDS, PARTLY, first_step, graded, slope, within
 from genprior.experiments.reproduce.contest import Contest, Setting, chosen, quartiles, race, tuning_part
+from genprior.experiments.reproduce.defender import Defender
 from genprior.experiments.reproduce.judging_races import _ahead, _passes_adam
 from genprior.experiments.reproduce.methods import denoising_methods, grid, sensing_methods
 from genprior.experiments.reproduce.parts import Found, unique
@@ -150,6 +151,21 @@ def test_settings_tell_other_methods_torch_threads_and_faces_apart(tmp_path, mon
     assert same == again and other["faces"] != same["faces"] and {"torch", "threads"} <= same.keys()
     monkeypatch.setattr("genprior.experiments.reproduce.methods._STEPS", (0.001, 0.003, 0.011, 1, 1, 1, 1, 1))
     assert settings_of(Setting(QUICK))["methods"] != same["methods"]
+
+
+def test_binomial_interval_against_its_definition():
+    """Wilson: the shares p at which the observed one is 1.96 deviations away."""
+    for right, count in ((3, 50), (25, 50), (1900, 2000)):
+        for p in claims.binomial(right, count):
+            assert abs(right / count - p) == pytest.approx(1.959964 * np.sqrt(p * (1 - p) / count), rel=1e-6)
+    assert claims.binomial(0, 50)[0] == 0 and claims.binomial(50, 50)[1] == pytest.approx(1)
+
+
+def test_a_picture_has_its_start_whatever_is_looked_at():
+    defender = Defender(Setting(QUICK), "exact", gp.Auto())
+    whole = defender.starts(20)
+    assert torch.equal(defender.starts(3), whole[:3]) and torch.equal(defender.starts(5, 10), whole[10:15])
+    assert (FULL.defence.bpda_pictures, FULL.defence.bpda_steps) >= (50, 30)
 
 
 def test_a_race_repeats_exactly_and_runs_all_steps():

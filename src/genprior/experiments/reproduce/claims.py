@@ -126,6 +126,20 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float:
     return float(np.polyfit(np.log(np.asarray(x, float)), np.log(np.maximum(np.asarray(y, float), 1e-300)), 1)[0])
 
 
+def binomial(right: int, count: int) -> tuple[float, float]:
+    """Wilson's 95% interval of a share."""
+    z, share = 1.959964, right / count
+    centre = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half = z * np.sqrt(share * (1 - share) / count + z * z / (4 * count * count)) / (1 + z * z / count)
+    return max(0.0, float(centre - half)), min(1.0, float(centre + half))
+
+
+def share_of(value: float, count: int) -> str:
+    """A share of so many pictures with its interval, for people."""
+    low, high = binomial(round(value * count), count)
+    return f"{percent(value)} [{percent(low)}, {percent(high)}]"
+
+
 def percent(value: float) -> str:
     """For people."""
     return f"{100 * value:.1f}%"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from genprior.experiments.reproduce import defence, plateau
-from genprior.experiments.reproduce.claims import Claim, Results, graded, percent, slope, within
+from genprior.experiments.reproduce.claims import Claim, Results, graded, percent, share_of, slope, within
 from genprior.experiments.reproduce.contest import Setting
 from genprior.experiments.reproduce.defender import NORMS
 from genprior.experiments.reproduce.methods import ADAM, EXACT, GD, LABELS
@@ -43,14 +43,15 @@ def _restores(results: Results, curves: dict[str, Any]) -> Claim:
     attack = results[f"{defence.PREFIX}.attack"].numbers
     ends = {key: curve["accuracy"][-1] for key, curve in curves.items()}
     gains = {key: end - attack["attacked_accuracy"] for key, end in ends.items()}
-    told = ", ".join(f"{LABELS[key]} ({NORMS[key]}) {percent(end)}" for key, end in ends.items())
+    count = attack["pictures"]
+    told = ", ".join(f"{LABELS[key]} ({NORMS[key]}) {share_of(end, count)}" for key, end in ends.items())
     return Claim(
         "defence-restores",
         defence.PREFIX,
         "Projection on the range of the generator restores much of the accuracy that the attack destroyed.",
         graded([gain > 0.4 for gain in gains.values()]),
         f"Accuracy {percent(attack['clean_accuracy'])} clean, {percent(attack['attacked_accuracy'])} attacked; "
-        f"defended: {told} (a gain of 40 points counts).",
+        f"defended, {count} digits, with 95% intervals: {told} (a gain of 40 points counts).",
         {"clean": attack["clean_accuracy"], "attacked": attack["attacked_accuracy"], "defended": ends},
     )
 
@@ -80,8 +81,8 @@ def _linf_first(curves: dict[str, Any]) -> Claim:
 def _known(results: Results, kind: str) -> Claim:
     found = {key: results[f"{defence.PREFIX}.{kind}.{key}"].numbers for key in defence.KNOWN}
     told = ", ".join(
-        f"{LABELS[key]} ({NORMS[key]}) {percent(one['unattacked_accuracy'])} without attack, "
-        f"{percent(one['defended_accuracy'])} under it"
+        f"{LABELS[key]} ({NORMS[key]}) {share_of(one['unattacked_accuracy'], one['pictures'])} without attack, "
+        f"{share_of(one['defended_accuracy'], one['pictures'])} under it"
         for key, one in found.items()
     )
     survives = [one["defended_accuracy"] >= 0.8 * one["unattacked_accuracy"] for one in found.values()]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from genprior.experiments.reproduce import compressive_sensing as sensing
 from genprior.experiments.reproduce import defence, denoising, plateau, tuning
-from genprior.experiments.reproduce.claims import Claim
+from genprior.experiments.reproduce.claims import Claim, share_of
 from genprior.experiments.reproduce.defender import NORMS
 from genprior.experiments.reproduce.judging_defence import accuracy_curve
 from genprior.experiments.reproduce.methods import AUTO, EXACT, EXACT_ADAM, LABELS
@@ -179,20 +179,25 @@ def _defence_sheet(done: Reproduction) -> Sheet:
         curve = accuracy_curve(done.setting, done.parts, key)
         known = [done.parts.get(f"{defence.PREFIX}.{kind}.{key}") for kind in ("bpda", "latent")]
         pictures = sum(stop - start for start, stop in defence.chunks(done.setting, key))
+        clean = done.parts[f"{defence.PREFIX}.clean.{key}"].numbers
         rows.append(
             (
                 LABELS[key],
                 NORMS[key].replace("linf", "l_inf"),
-                f"{curve['accuracy'][-1]:.1%}",
-                f"{done.parts[f'{defence.PREFIX}.clean.{key}'].numbers['accuracy']:.1%}",
-                *("-" if one is None else f"{one.numbers['defended_accuracy']:.1%}" for one in known),
+                share_of(curve["accuracy"][-1], pictures),
+                share_of(clean["accuracy"], clean["pictures"]),
+                *("-" if one is None else _known(one.numbers) for one in known),
                 str(pictures),
                 f"{1e3 * curve['seconds'][-1] / pictures:.0f}",
                 _plain(done.parts[f"{defence.PREFIX}.run.{key}.0"].numbers["solver"]),
             )
         )
     head = ("defence", "norm", "attacked", "clean", "BPDA", "latent", "attacked digits", "ms per digit", "setting")
-    return Sheet("Accuracy of the defended classifier", head, rows)
+    return Sheet("Accuracy of the defended classifier, with 95% intervals", head, rows)
+
+
+def _known(numbers: dict[str, Any]) -> str:
+    return f"{share_of(numbers['defended_accuracy'], numbers['pictures'])}, n = {numbers['pictures']}"
 
 
 def _tuning(done: Reproduction, claims: list[Claim]) -> Section:
