@@ -15,6 +15,7 @@ from genprior.experiments.reproduce import compressive_sensing as sensing
 from genprior.experiments.reproduce.claims import FAILS, HOLDS, PARTLY, first_step, graded, slope, within
 from genprior.experiments.reproduce.contest import Contest, Setting, chosen, quartiles, race, tuning_part
 from genprior.experiments.reproduce.defender import Defender
+from genprior.experiments.reproduce.judging_defence import _known
 from genprior.experiments.reproduce.judging_races import _ahead, _passes_adam
 from genprior.experiments.reproduce.methods import denoising_methods, grid, sensing_methods
 from genprior.experiments.reproduce.parts import Found, unique
@@ -166,6 +167,24 @@ def test_a_picture_has_its_start_whatever_is_looked_at():
     whole = defender.starts(20)
     assert torch.equal(defender.starts(3), whole[:3]) and torch.equal(defender.starts(5, 10), whole[10:15])
     assert (FULL.defence.bpda_pictures, FULL.defence.bpda_steps) >= (50, 30)
+
+
+@pytest.mark.parametrize(
+    ("bpda", "latent", "verdict", "word"),
+    [(0.5, 0.5, HOLDS, "broken"), (0.85, 0.9, PARTLY, "perhaps"), (0.95, 0.97, FAILS, "not broken by these attacks")],
+)
+def test_the_worst_attack_of_each_picture_counts(bpda, latent, verdict, word):
+    places = np.arange(100)
+    results = {
+        "defence.run.exact.0": Found({}, {"right": np.ones(200, bool)}),
+        "defence.bpda.exact": Found(
+            {"unattacked_accuracy": 1.0, "pictures": 100}, {"right": places < round(100 * bpda)}
+        ),
+        "defence.latent.exact": Found({}, {"right": places >= 100 - round(100 * latent)}),
+    }
+    found = _known(results, "exact")
+    assert found.numbers["worst"] == pytest.approx(bpda + latent - 1) and found.numbers["pictures"] == 100
+    assert found.verdict == verdict and word in found.finding and "stands" not in found.paper + found.finding
 
 
 def test_a_race_repeats_exactly_and_runs_all_steps():

@@ -88,6 +88,10 @@ class Defender:
             raise KeyboardInterrupt  # a run cut short must not count as finished
         return result
 
+    def purifier(self, z0: Tensor) -> Callable[[Tensor], Tensor]:
+        """The defence as an attacker knows it: pictures to pictures, from these starts."""
+        return lambda pictures: self.project(pictures, z0).signal
+
 
 @dataclass
 class Snapshots:

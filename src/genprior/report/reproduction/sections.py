@@ -164,7 +164,9 @@ def _defence(done: Reproduction, claims: list[Claim]) -> Section:
         f"({size.admm_steps}); one start each. Methods that are not the paper's, and clean pictures: "
         f"{size.ours_pictures} digits. Attacks that know the defence: BPDA (straight-through, {size.bpda_steps} "
         f"steps, {size.bpda_pictures} digits), and a search of the latent space ({size.latent_steps} steps, "
-        f"{size.latent_pictures} digits). Projection on the range of a generator is no proven defence."
+        f"{size.latent_pictures} digits, {len(defence.LATENT_WEIGHTS)} weights, two starts; what fools the defence is "
+        "kept); BPDA starts a second time from there, where the first start failed. "
+        "Projection on the range of a generator is no proven defence."
     )
     figures = {
         "defence": ("Test error on attacked digits", theory.draw_defence(done)),
@@ -179,13 +181,13 @@ def _defence_sheet(done: Reproduction) -> Sheet:
         curve = accuracy_curve(done.setting, done.parts, key)
         known = [done.parts.get(f"{defence.PREFIX}.{kind}.{key}") for kind in ("bpda", "latent")]
         pictures = sum(stop - start for start, stop in defence.chunks(done.setting, key))
-        clean = done.parts[f"{defence.PREFIX}.clean.{key}"].numbers
+        clean = done.parts.get(f"{defence.PREFIX}.clean.{key}")
         rows.append(
             (
                 LABELS[key],
                 NORMS[key].replace("linf", "l_inf"),
                 share_of(curve["accuracy"][-1], pictures),
-                share_of(clean["accuracy"], clean["pictures"]),
+                "-" if clean is None else share_of(clean.numbers["accuracy"], clean.numbers["pictures"]),
                 *("-" if one is None else _known(one.numbers) for one in known),
                 str(pictures),
                 f"{1e3 * curve['seconds'][-1] / pictures:.0f}",
