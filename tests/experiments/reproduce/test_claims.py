@@ -21,6 +21,7 @@ from genprior.experiments.reproduce.methods import denoising_methods, grid, sens
 from genprior.experiments.reproduce.parts import Found, unique
 from genprior.experiments.reproduce.run import settings_of
 from genprior.experiments.reproduce.sizes import FULL, QUICK
+from genprior.experiments.reproduce.tuning import watched
 from genprior.generators.examples import soft_discs
 from genprior.operators import dense
 
@@ -185,6 +186,13 @@ def test_the_worst_attack_of_each_picture_counts(bpda, latent, verdict, word):
     found = _known(results, "exact")
     assert found.numbers["worst"] == pytest.approx(bpda + latent - 1) and found.numbers["pictures"] == 100
     assert found.verdict == verdict and word in found.finding and "stands" not in found.paper + found.finding
+
+
+def test_the_last_iterate_shows_that_a_step_overshoots():
+    found = race(watched(discs()), gp.GradientDescent(3.0), 6)
+    current, best = found.arrays["current"], found.arrays["objective"]
+    assert np.array_equal(best[: len(current)], np.minimum.accumulate(current)), "the best of them is the best so far"
+    assert (current[-1] > best[-1]).any()
 
 
 def test_a_race_repeats_exactly_and_runs_all_steps():

@@ -113,8 +113,10 @@ def test_defence(tmp_path, capsys):
 def test_tuning(tmp_path, capsys):
     document = quick("tuning", tmp_path, capsys)
     grid = document["parts"]["tuning.mnist.m313"]
-    assert grid["chosen"] in (0.01, 0.1) and grid["mean_objective"][0] > 1.2 * min(grid["mean_objective"])
-    assert min(grid["mean_objective"]) < 0.7 * grid["start_objective"]
+    assert grid["chosen"] in (0.01, 0.1) and grid["mean_last"][0] > 1.2 * min(grid["mean_last"])
+    assert min(grid["mean_last"]) < 0.7 * grid["start_objective"]
+    assert all(best <= last * 1.0001 for best, last in zip(grid["mean_best"], grid["mean_last"], strict=True))
+    assert grid["mean_last"][-1] > 1.05 * grid["mean_best"][-1], "the largest step overshoots"
 
 
 def test_plateau(tmp_path, capsys):

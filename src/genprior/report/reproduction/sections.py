@@ -208,7 +208,7 @@ def _tuning(done: Reproduction, claims: list[Claim]) -> Section:
         f"Gradient descent with fixed steps: average objective of {size.digit_tuning.pictures} digits after "
         f"{size.digit_tuning.iterations} iterations, of {size.face_tuning.pictures} faces after "
         f"{size.face_tuning.iterations} (the paper: 100 of each). The other methods were tuned with {size.settings} "
-        "settings each, as gradient descent in the race."
+        "settings each, as gradient descent in the race. The last iterate counts; the best one so far is shown besides."
     )
     figures = {"tuning": ("Average objective against the step", races.draw_tuning(done))}
     return Section(tuning.PREFIX, EXPERIMENTS[tuning.PREFIX].title, text, claims, figures, [_chosen_sheet(done)])
