@@ -195,6 +195,11 @@ def test_the_last_iterate_shows_that_a_step_overshoots():
     assert (current[-1] > best[-1]).any()
 
 
+def test_the_theorems_largest_penalty_is_that_of_the_loss():
+    problem, start, _ = plateau.synthetic(0, 2.0)
+    assert float(problem.loss.curvature(problem.generator(start))[0].min()) == 2 * plateau.LARGEST_PENALTY
+
+
 def test_a_race_repeats_exactly_and_runs_all_steps():
     first, second = (race(discs(), gp.ExactADMM(), 15) for _ in range(2))
     assert first.numbers == second.numbers and first.numbers["steps"] == 15

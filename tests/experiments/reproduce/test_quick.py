@@ -19,6 +19,15 @@ FIGURES = {
     "tuning": {"tuning"},
     "plateau": {"plateau"},
 }
+PAPERS = {
+    "compressive-sensing": {"sensing-mnist-exact", "sensing-mnist-linearized", "sensing-cost"}
+    | {"sensing-celeba-exact", "sensing-celeba-linearized"},
+    "linf-denoising": {"denoising-gd-linf", "denoising-adam", "denoising-linf-exact"},
+    "defence": {"defence-restores", "defence-linf-first"},
+    "tuning": {"tuning-step"},
+    "plateau": {"plateau-gap", "plateau-distance", "plateau-rate", "plateau-slower", "plateau-bounded"},
+}
+"""Claims of the paper; all others are ours, and not counted."""
 
 
 def quick(name, folder, capsys):
@@ -29,6 +38,7 @@ def quick(name, folder, capsys):
     assert document == json.loads((folder / "results.json").read_text())
     assert document["claims"] and {claim["experiment"] for claim in document["claims"]} == {name}
     assert {claim["verdict"] for claim in document["claims"]} <= {"holds", "holds partly", "does not hold"}
+    assert {claim["key"] for claim in document["claims"] if not claim["ours"]} == PAPERS[name]
     check_files(name, folder)
     return document
 
