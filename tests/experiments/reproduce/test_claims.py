@@ -16,7 +16,7 @@ from genprior.experiments.reproduce.claims import FAILS, HOLDS, PARTLY, first_st
 from genprior.experiments.reproduce.contest import Contest, Setting, chosen, quartiles, race, tuning_part
 from genprior.experiments.reproduce.defender import Defender
 from genprior.experiments.reproduce.judging_defence import _known
-from genprior.experiments.reproduce.judging_races import _ahead, _passes_adam
+from genprior.experiments.reproduce.judging_races import _ahead, _gd_stands, _passes_adam
 from genprior.experiments.reproduce.methods import denoising_methods, grid, sensing_methods
 from genprior.experiments.reproduce.parts import Found, unique
 from genprior.experiments.reproduce.run import settings_of
@@ -28,7 +28,7 @@ from genprior.operators import dense
 
 def curve(values, name="objective", **numbers):
     column = np.repeat(np.asarray(values, float)[:, None], 3, axis=1)
-    return Found({"solver": "?", **numbers}, {"objective": column, "error": column, "linf": column} | {name: column})
+    return Found({"solver": "?"} | numbers, {"objective": column, "error": column, "linf": column} | {name: column})
 
 
 def test_graded():
@@ -85,6 +85,20 @@ def test_when_adam_is_passed(start, verdict):
     }
     found = _passes_adam(results, "linf", "exact")
     assert found.verdict == verdict and found.numbers["step"] == start
+
+
+@pytest.mark.parametrize(("end", "verdict"), [(0.97, HOLDS), (0.9, PARTLY), (0.5, FAILS)])
+def test_gradient_descent_is_judged_by_its_best_step(end, verdict):
+    """The tuned one may stand still where another one, over all iterations, does not."""
+    results = {
+        "linf-denoising.linf.run.gd": curve([1, 1, 1], solver="a"),
+        "linf-denoising.linf.steps.2": curve([1, 1, end], solver="b"),
+        "linf-denoising.linf.steps.4": curve([1, 2, 3], solver="c"),
+    }
+    found = _gd_stands(results, "linf")
+    assert (
+        found.verdict == verdict and found.numbers["end"] == pytest.approx(end) and "best of 3 steps" in found.finding
+    )
 
 
 def test_every_tuned_method_has_as_many_settings():

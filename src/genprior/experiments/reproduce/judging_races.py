@@ -138,16 +138,30 @@ def _run(results: Results, case: str, key: str) -> Any:
 
 
 def _gd_stands(results: Results, case: str) -> Claim:
-    curve = mean(_run(results, case, GD), "linf")
+    """By the step that is best at the end of all iterations: the best that can be said for gradient descent."""
+    others = [
+        found
+        for name, found in results.items()
+        if name.startswith(f"{denoising.PREFIX}.{case}.{denoising.OTHER_STEPS}.")
+    ]
+    curves = {found.numbers["solver"]: mean(found, "linf") for found in (_run(results, case, GD), *others)}
+    solver, curve = min(curves.items(), key=lambda one: float(one[1][-1]))
     left = float(curve[-1] / curve[0])
     gamma = next(one.gamma for one in denoising.CASES if one.key == case)
+    tried = f"best of {len(curves)} steps, each over all iterations" if len(curves) > 1 else "tuned step"
     return Claim(
         f"denoising-gd-{case}",
         denoising.PREFIX,
         f"Gradient descent cannot decrease the l_inf error (gamma = {gamma:g} here; the paper says only that it is small).",
         claims.within(left, (0.95, 9.0), (0.8, 9.0)),
-        f"Mean l_inf error from {curve[0]:.3f} to {curve[-1]:.3f} in {len(curve) - 1} iterations, tuned step.",
-        {"start": float(curve[0]), "end": float(curve[-1]), "gamma": gamma},
+        f"Mean l_inf error from {curve[0]:.3f} to {curve[-1]:.3f} in {len(curve) - 1} iterations ({tried}: {solver}). "
+        f"{left:.0%} of it is left: 95% or more counts as no decrease, 80% as partly.",
+        {
+            "start": float(curve[0]),
+            "end": float(curve[-1]),
+            "gamma": gamma,
+            "ends": {name: float(one[-1]) for name, one in curves.items()},
+        },
         ours=case != "linf",
     )
 
