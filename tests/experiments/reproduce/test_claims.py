@@ -10,8 +10,9 @@ import torch
 from PIL import Image
 
 import genprior as gp
-from genprior.experiments.reproduce import EXPERIMENTS, claims, plateau
+from genprior.experiments.reproduce import EXPERIMENTS, claims, plateau, reproduce
 from genprior.experiments.reproduce import compressive_sensing as sensing
+from genprior.experiments.reproduce import defender as defender_module
 from genprior.experiments.reproduce.claims import FAILS, HOLDS, PARTLY, first_step, graded, slope, within
 from genprior.experiments.reproduce.contest import Contest, Setting, chosen, quartiles, race, tuning_part
 from genprior.experiments.reproduce.defender import Defender
@@ -212,6 +213,17 @@ def test_the_last_iterate_shows_that_a_step_overshoots():
 def test_the_theorems_largest_penalty_is_that_of_the_loss():
     problem, start, _ = plateau.synthetic(0, 2.0)
     assert float(problem.loss.curvature(problem.generator(start))[0].min()) == 2 * plateau.LARGEST_PENALTY
+
+
+def test_missing_digits_are_missed_before_the_first_part(tmp_path, monkeypatch):
+    def none(split):
+        raise RuntimeError("t10k could not be had")
+
+    monkeypatch.setattr(defender_module, "mnist", none)
+    defender_module._test_digits.cache_clear()
+    monkeypatch.setattr("genprior.experiments.reproduce.run.run_parts", lambda *_: pytest.fail("nothing is to be run"))
+    with pytest.raises(RuntimeError, match="could not be had"):
+        reproduce(("plateau", "defence"), tmp_path)
 
 
 def test_a_race_repeats_exactly_and_runs_all_steps():
