@@ -16,7 +16,7 @@ from genprior.experiments.reproduce import defender as defender_module
 from genprior.experiments.reproduce.claims import FAILS, HOLDS, PARTLY, first_step, graded, slope, within
 from genprior.experiments.reproduce.contest import Contest, Setting, chosen, quartiles, race, tuning_part
 from genprior.experiments.reproduce.defender import Defender
-from genprior.experiments.reproduce.judging_defence import _known
+from genprior.experiments.reproduce.judging_defence import _known, paired
 from genprior.experiments.reproduce.judging_races import _ahead, _gd_stands, _passes_adam
 from genprior.experiments.reproduce.methods import denoising_methods, grid, sensing_methods
 from genprior.experiments.reproduce.parts import Found, unique
@@ -224,6 +224,14 @@ def test_missing_digits_are_missed_before_the_first_part(tmp_path, monkeypatch):
     monkeypatch.setattr("genprior.experiments.reproduce.run.run_parts", lambda *_: pytest.fail("nothing is to be run"))
     with pytest.raises(RuntimeError, match="could not be had"):
         reproduce(("plateau", "defence"), tmp_path)
+
+
+def test_paired_differences_of_accuracies():
+    ours, theirs = np.arange(400) % 4 != 0, np.arange(400) % 2 != 0
+    mean, low, high = paired(ours, theirs)
+    assert mean == 0.25 and mean - low == pytest.approx(high - mean)
+    assert high - mean == pytest.approx(1.96 * np.sqrt(0.25 * 0.75 / 400), rel=0.01), "a quarter differ, all one way"
+    assert paired(ours, theirs[:100])[0] == 0.25 and paired(ours, ours) == (0, 0, 0)
 
 
 def test_a_race_repeats_exactly_and_runs_all_steps():

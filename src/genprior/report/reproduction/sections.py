@@ -67,7 +67,7 @@ def _sensing(done: Reproduction, claims: list[Claim]) -> Section:
         f"best of {size.settings} settings by the mean objective on {size.digits.tuning_pictures} other digits "
         f"({size.faces.tuning_pictures} other faces) after {size.digits.tuning_steps} ({size.faces.tuning_steps}) "
         "iterations; Auto has no option. The iterate shown is the best so far by objective. Faces cost ten times as "
-        "much: fewer iterations, one fraction, no projected gradient; "
+        "much: fewer iterations, one fraction, no projected gradient and no Adam in ADMM (on real digits too); "
         "the sweep over the fractions has fewer methods. Real digits, which do not lie in the "
         "range, stand apart: their objective cannot go to zero. Times are those of the iterations alone: A is factorised "
         "before any clock starts, and what that takes is added in the tables for the methods that need it. "

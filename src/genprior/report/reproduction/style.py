@@ -11,6 +11,7 @@ from genprior.experiments.reproduce.methods import (
     AUTO,
     EXACT,
     EXACT_ADAM,
+    EXACT_L2,
     GD,
     LABELS,
     LINEARIZED,
@@ -30,6 +31,7 @@ _LOOKS: dict[str, tuple[str, Any, str]] = {
     EXACT: ("#1f4e9c", "-", "D"),
     EXACT_ADAM: ("#7570b3", "-.", "P"),
     AUTO: ("#000000", "-", "*"),
+    EXACT_L2: ("#1f4e9c", ":", "d"),
 }
 MOST_POINTS = 250
 
