@@ -127,7 +127,7 @@ def _known(results: Results, key: str) -> Claim:
     worst = float(np.logical_and.reduce(list(each.values())).mean())
     target = 0.8 * bpda.numbers["unattacked_accuracy"]
     low, high = binomial(round(worst * count), count)
-    verdict = HOLDS if high < target else PARTLY if worst < target else FAILS
+    verdict = HOLDS if high < target else PARTLY if worst < target or worst == 0 else FAILS
     told = ", ".join(f"{name} {share_of(float(one.mean()), count)}" for name, one in each.items())
     ending = {HOLDS: "broken", PARTLY: "perhaps broken", FAILS: "not broken by these attacks"}[verdict]
     return Claim(

@@ -77,10 +77,12 @@ def _sensing(done: Reproduction, claims: list[Claim]) -> Section:
     )
     figures = {}
     for generator, one in (("mnist", size.digits), ("celeba", size.faces)):
-        caption = f"{_NAMES[generator]} in the range, medians: objective and error against passes and time"
+        caption = (
+            f"{_NAMES[generator]} in the range, means (shaded: quartiles): objective and error against passes and time"
+        )
         figures[f"sensing-{generator}"] = (caption, races.draw_sensing(done, generator, one.main, "range"))
     figures["sensing-sweep"] = ("Digits in the range, against the number of measurements", races.draw_sweep(done))
-    caption = "Real digits, not in the range: medians"
+    caption = "Real digits, not in the range: means (shaded: quartiles)"
     figures["sensing-real"] = (caption, races.draw_sensing(done, "mnist", size.digits.main, "real"))
     return Section(sensing.PREFIX, EXPERIMENTS[sensing.PREFIX].title, text, claims, figures, _sensing_sheets(done))
 
