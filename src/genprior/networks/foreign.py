@@ -16,7 +16,8 @@ from genprior.generators.contract import Generator
 from genprior.generators.laws import Law
 from genprior.networks.adapt import FromRange, Labelled
 from genprior.networks.bundled import find, load_generator
-from genprior.networks.modules import SCRIPT_ENDINGS, build_from_python, exported_latent, is_python, load_program
+from genprior.networks.exported import exported_latent
+from genprior.networks.modules import SCRIPT_ENDINGS, build_from_python, is_python, load_program
 from genprior.networks.shapes import find_latent_shape, find_range, run_on, takes_label
 from genprior.networks.weights import load_weights
 

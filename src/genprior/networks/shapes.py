@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from genprior.generators.alias import place_of
-from genprior.networks.modules import exported_latent
+from genprior.networks.exported import exported_latent
 
 _WHOLE = ("latent_shape",)
 _SIZES = ("latent_dim", "latent_size", "latent", "z_dim", "dim_z", "nz", "zdim", "noise_dim", "latent_channels")
