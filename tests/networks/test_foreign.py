@@ -39,6 +39,15 @@ def unbounded():
     return nn.Sequential(nn.Linear(5, 64), nn.Unflatten(1, (1, 8, 8)))
 
 
+def waves():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 20), nn.Tanh())
+
+
+def declared_waves():
+    return gp.Generator(waves(), 5, 20, signal_range=(-1, 1))
+
+
 def declared():
     return gp.Generator(dcgan(), (12, 1, 1), (3, 8, 8), law=gp.Uniform(-1, 1), signal_range=(-1, 1))
 
@@ -141,6 +150,29 @@ def test_a_range_that_is_told(code):
     assert torch.allclose(told(z), (plain(z) + 3) / 8, atol=1e-6)
     with pytest.raises(ValueError, match=r"low below high"):
         open_generator(f"{code}:unbounded", signal_range=(1, 0))
+
+
+@pytest.mark.parametrize("name", ["waves", "declared_waves"])
+def test_signals_that_are_no_pictures_keep_their_values(code, name):
+    import runpy
+
+    opened = open_with_notes(f"{code}:{name}")
+    own, z = runpy.run_path(code)["waves"](), opened.generator.sample_latent(4)
+    assert torch.allclose(opened.generator(z), own(z)) and bool((own(z) < -0.1).any())
+    assert "left as they are, in [-1, 1]: signals of shape (20,) are no pictures" in " ".join(opened.notes)
+    told = open_generator(f"{code}:{name}", signal_range=(-1, 1))
+    assert torch.allclose(told(z), (own(z) + 1) / 2), "what a person tells is done"
+
+
+def test_pictures_keep_their_values_where_that_is_told(code):
+    import runpy
+
+    opened = open_with_notes(f"{code}:dcgan", signal_range="keep")
+    own, z = runpy.run_path(code)["dcgan"](), opened.generator.sample_latent(2)
+    assert torch.allclose(opened.generator(z), own(z)) and opened.generator.signal_range is None
+    assert "values left as they are, as was told" in opened.notes
+    with pytest.raises(ValueError, match=r"signal_range must be \(low, high\) or 'keep', got 'kept'"):
+        open_generator(f"{code}:dcgan", signal_range="kept")
 
 
 def test_a_generator_keeps_its_law(code):

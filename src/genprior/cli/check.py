@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from rich.console import Console
@@ -31,8 +31,8 @@ class Check:
     """Weights for my_model.py:build: .safetensors, or .pt with a state dictionary."""
     latent_shape: tuple[int, ...] | None = None
     """Shape of one latent, where it is not found out: 100, or 100 1 1."""
-    range: tuple[float, float] | None = None
-    """Range of the generator's own values, where it is not recognised: -1 1."""
+    range: tuple[float, float] | Literal["keep"] | None = None
+    """Range of the generator's own values, where it is not recognised: -1 1. keep: leave them as they are."""
     label: int | None = None
     """Class, for a conditional generator."""
     out: Path | None = None

@@ -14,11 +14,12 @@ from genprior import _validate
 from genprior.generators.alias import frozen_alias
 from genprior.generators.contract import Generator
 from genprior.generators.laws import Law
-from genprior.networks.adapt import FromRange, Labelled
+from genprior.networks.adapt import Labelled
 from genprior.networks.bundled import find, load_generator
 from genprior.networks.exported import exported_latent
 from genprior.networks.modules import SCRIPT_ENDINGS, build_from_python, is_python, load_program
-from genprior.networks.shapes import find_latent_shape, find_range, run_on, takes_label
+from genprior.networks.ranges import Bounds, Range, with_range
+from genprior.networks.shapes import find_latent_shape, run_on, takes_label
 from genprior.networks.weights import load_weights
 
 
@@ -36,11 +37,11 @@ def open_generator(
     *,
     latent_shape: int | Sequence[int] | None = None,
     signal_shape: int | Sequence[int] | None = None,
-    signal_range: tuple[float, float] | None = None,
+    signal_range: Range | None = None,
     label: int | None = None,
     device: torch.device | str = "cpu",
 ) -> Generator:
-    """A generator with values in [0, 1] from whatever a person has.
+    """A generator from whatever a person has; one of pictures has values in [0, 1].
 
     Parameters
     ----------
@@ -53,9 +54,9 @@ def open_generator(
     latent_shape, signal_shape
         of one item; found out by looking at the module where they are not given.
     signal_range
-        the values that the module gives; by default looked at: those of a tanh, [-1, 1], are recognised. Whatever
-        it is, the generator that is returned has values in [0, 1], as pictures do. Where the module's values have no usual
-        range they are left as they are.
+        bounds of the values that the module gives, which are mapped to [0, 1]; ``"keep"`` leaves them as they are. By
+        default a module that makes pictures, of 1 or 3 channels, is looked at: values in [-1, 1], those of a tanh, are
+        recognised and mapped, values in no usual range are left. Signals of other shapes are left as they are.
     label
         the class, for a conditional module ``module(z, label)``.
     device
@@ -84,7 +85,7 @@ def open_with_notes(
     *,
     latent_shape: int | Sequence[int] | None = None,
     signal_shape: int | Sequence[int] | None = None,
-    signal_range: tuple[float, float] | None = None,
+    signal_range: Range | None = None,
     label: int | None = None,
     device: torch.device | str = "cpu",
 ) -> Opened:
@@ -146,33 +147,32 @@ class _Wanted:
 
     latent_shape: tuple[int, ...] | None = None
     signal_shape: tuple[int, ...] | None = None
-    signal_range: tuple[float, float] | None = None
+    signal_range: Range | None = None
     label: int | None = None
 
     def adapt(self, built: object, device: torch.device | str) -> Opened:
         """The module as a generator."""
         if isinstance(built, Generator):
-            told = _Wanted(built.latent_shape, built.signal_shape, self.signal_range or built.signal_range, self.label)
-            return told._generator(built.module, device, built.law, declared=True)
+            told = _Wanted(built.latent_shape, built.signal_shape, self.signal_range, self.label)
+            return told._generator(built.module, device, built.law, (built.signal_range,))
         if not isinstance(built, nn.Module):
             raise ValueError(f"the function returned {type(built).__name__}, expected a torch.nn.Module")
         return self._generator(built, device, None)
 
     def _generator(
-        self, original: nn.Module, device: torch.device | str, law: Law | None, *, declared: bool = False
+        self,
+        original: nn.Module,
+        device: torch.device | str,
+        law: Law | None,
+        known: tuple[Bounds | None] | None = None,
     ) -> Opened:
         original = original.to(device)
         module, notes = self._one_argument(original)
         module = frozen_alias(module)
         latent_shape, signals = self._shapes(module, original, notes)
-        bounds = self.signal_range
-        if bounds is None and not declared:
-            bounds, why = find_range(module, latent_shape)
-            notes.append(_range_note(bounds, why))
-        if bounds is not None and tuple(bounds) != (0.0, 1.0):
-            low, high = _checked_range(bounds)
-            module, bounds = FromRange(module, low, high).eval(), (0.0, 1.0)
         shape = self.signal_shape or tuple(signals.shape[1:])
+        module, bounds, note = with_range(module, (latent_shape, shape), self.signal_range, known)
+        notes.append(note)
         return Opened(Generator(module, latent_shape, shape, law=law, signal_range=bounds), tuple(notes))
 
     def _one_argument(self, original: nn.Module) -> tuple[nn.Module, list[str]]:
@@ -213,17 +213,3 @@ def _module_of(built: object, spec: str) -> nn.Module:
     if isinstance(built, nn.Module):
         return built
     raise ValueError(f"{spec} returned {type(built).__name__}, expected a torch.nn.Module to put the weights into")
-
-
-def _checked_range(bounds: tuple[float, float]) -> tuple[float, float]:
-    low, high = (_validate.number("signal_range", bound) for bound in bounds)
-    if not low < high:
-        raise ValueError(f"signal_range must be (low, high) with low below high, got {bounds}")
-    return low, high
-
-
-def _range_note(bounds: tuple[float, float] | None, why: str) -> str:
-    if bounds is None:
-        return f"values left as they are: {why}"
-    mapped = "" if bounds == (0.0, 1.0) else ", mapped to [0, 1]"
-    return f"values in [{bounds[0]:g}, {bounds[1]:g}]{mapped}: {why}"

@@ -1,4 +1,4 @@
-"""Finding out what a stranger's network takes and gives: latent shape, signal shape, range, a class label."""
+"""Finding out what a stranger's network takes and gives: latent shape, signal shape, a class label."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ _WHOLE = ("latent_shape",)
 _SIZES = ("latent_dim", "latent_size", "latent", "z_dim", "dim_z", "nz", "zdim", "noise_dim", "latent_channels")
 _LOOKED_AT = 4
 """How many of the first weights are tried as the first layer: embeddings of labels may stand before it."""
-_SAMPLES = 32
-_FINAL = {"Tanh": (-1.0, 1.0), "Sigmoid": (0.0, 1.0)}
 
 
 def takes_label(module: nn.Module) -> bool:
@@ -65,20 +63,6 @@ def run_on(module: nn.Module, latent_shape: tuple[int, ...], count: int = 2) -> 
     if signals.ndim < 2 or len(signals) != count:
         return f"it gave shape {tuple(signals.shape)} for {count} latents"
     return signals
-
-
-def find_range(module: nn.Module, latent_shape: tuple[int, ...]) -> tuple[tuple[float, float] | None, str]:
-    """``(low, high)`` of the values, by the last layer or by samples, and how it was found; None: no usual range."""
-    last = [part for part in module.modules() if not list(part.children())][-1]
-    name = getattr(last, "original_name", type(last).__name__)
-    signals = run_on(module, latent_shape, _SAMPLES)
-    if not isinstance(signals, Tensor) or not bool(torch.isfinite(signals).all()):
-        return None, "it could not be looked at"
-    low, high = float(signals.min()), float(signals.max())
-    for bounds in ((0.0, 1.0), (-1.0, 1.0)):
-        if bounds[0] - 1e-5 <= low and high <= bounds[1] + 1e-5 and _FINAL.get(name, bounds) == bounds:
-            return bounds, f"{_SAMPLES} samples lie in [{low:.3g}, {high:.3g}]"
-    return None, f"{_SAMPLES} samples lie in [{low:.3g}, {high:.3g}], which is neither [0, 1] nor [-1, 1]"
 
 
 def _candidates(module: nn.Module) -> Iterator[tuple[tuple[int, ...], str]]:
