@@ -320,6 +320,30 @@ def test_weights_that_do_not_fit(tmp_path, code, state, message):
         open_generator(f"{code}:vector", tmp_path / "w.pt")
 
 
+def test_one_of_several_sets_of_weights_is_named(tmp_path, code):
+    torch.manual_seed(3)
+    first, average = ({"0.weight": torch.randn(16, 5), "0.bias": torch.randn(16)} for _ in range(2))
+    path = tmp_path / "ck.pt"
+    torch.save({"g": first, "g_ema": average, "d": nn.Linear(3, 3).state_dict(), "step": 5}, path)
+    with pytest.raises(
+        ValueError, match=r"2 sets of weights that fit \(g, g_ema\): name one.*--weights .*ck\.pt:g_ema"
+    ):
+        open_generator(f"{code}:vector", path)
+    for key, state in (("g", first), ("g_ema", average)):
+        G = open_generator(f"{code}:vector", f"{path}:{key}")
+        z = G.sample_latent(2)
+        assert torch.allclose(G(z).flatten(1), torch.sigmoid(z @ state["0.weight"].T + state["0.bias"]))
+    with pytest.raises(ValueError, match=r"no set of weights 'ema': give one of 'g', 'g_ema', 'd'"):
+        open_generator(f"{code}:vector", f"{path}:ema")
+    with pytest.raises(ValueError, match=r"does not fit the module"):
+        open_generator(f"{code}:vector", f"{path}:d")
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*none\.pt:g"):
+        open_generator(f"{code}:vector", tmp_path / "none.pt:g")
+    before = source_digest(f"{code}:vector", f"{path}:g")
+    torch.save({"g": average}, path)
+    assert source_digest(f"{code}:vector", f"{path}:g") != before
+
+
 def test_damaged_weights(tmp_path):
     torch.save({"a": torch.zeros(100)}, tmp_path / "w.pt")
     whole = (tmp_path / "w.pt").read_bytes()

@@ -28,7 +28,7 @@ class Check:
     generator: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="GENERATOR")]
     """my_model.py:build (a function that returns the module), a TorchScript or torch.export file, a bundled name."""
     weights: Path | None = None
-    """Weights for my_model.py:build: .safetensors, or .pt with a state dictionary."""
+    """Weights for my_model.py:build: .safetensors, or .pt with a state dictionary (several: ck.pt:g_ema)."""
     latent_shape: tuple[int, ...] | None = None
     """Shape of one latent, where it is not found out: 100, or 100 1 1."""
     range: tuple[float, float] | Literal["keep"] | None = None

@@ -20,7 +20,7 @@ from genprior.networks.exported import exported_latent
 from genprior.networks.modules import SCRIPT_ENDINGS, build_from_python, is_python, load_program
 from genprior.networks.ranges import Bounds, Range, with_range
 from genprior.networks.shapes import find_latent_shape, run_on, takes_label
-from genprior.networks.weights import load_weights
+from genprior.networks.weights import load_weights, split_key
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ def open_generator(
         a function without arguments that returns a ``torch.nn.Module`` or a :class:`genprior.Generator`; a TorchScript or
         ``torch.export`` file.
     weights
-        for a function: ``.safetensors``, or ``.pt`` with a state dictionary. Files with pickled code are refused.
+        for a function: ``.safetensors``, or ``.pt`` with a state dictionary, ``checkpoint.pt:g_ema`` for one of several. Files with
+        pickled code are refused.
     latent_shape, signal_shape
         of one item; found out by looking at the module where they are not given.
     signal_range
@@ -134,7 +135,7 @@ def source_digest(spec: str | Path, weights: str | Path | None = None) -> str:
     text = str(spec)
     known = Path(text.rpartition(":")[0]) if is_python(text) else find(spec, "generator")
     digest = hashlib.sha256()
-    for path in (known, None if weights is None else Path(weights)):
+    for path in (known, None if weights is None else split_key(Path(weights))[0]):
         if path is not None and path.is_file():
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
