@@ -11,7 +11,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 import genprior as gp
-from genprior.networks.foreign import open_generator, open_with_notes, source_digest, with_label
+from genprior.networks.foreign import open_generator, open_with_notes, source_digest
+from genprior.networks.labels import check_labels, with_label
 from genprior.networks.weights import load_weights, read_weights
 
 CODE = """
@@ -71,6 +72,41 @@ class Conditional(nn.Module):
 
     def forward(self, z, label):
         return torch.sigmoid(self.layer(torch.cat([z, self.classes(label)], 1))).reshape(-1, 1, 4, 4)
+
+
+class Optional(Conditional):
+    latent_dim = 6
+
+    def forward(self, z, y=None):
+        return super().forward(z, torch.zeros(len(z), dtype=torch.int64) if y is None else y)
+
+
+class Truncated(Conditional):
+    def forward(self, z, truncation=1.0):
+        return truncation * super().forward(z, torch.zeros(len(z), dtype=torch.int64))
+
+
+class OneHot(nn.Module):
+    nz = 6
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, z, y):
+        return torch.sigmoid(self.layer(torch.cat([z, y], 1))).reshape(-1, 1, 4, 4)
+
+
+class Counted(OneHot):
+    n_classes = 7
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.mix = nn.Linear(6, 16), nn.Bilinear(16, 7, 16)
+
+    def forward(self, z, y):
+        return torch.sigmoid(self.mix(self.layer(z), y)).reshape(-1, 1, 4, 4)
 
 
 def number():
@@ -204,6 +240,49 @@ def test_conditional(code):
         open_generator(f"{code}:vector", label=1)
     with pytest.raises(ValueError, match=r"no class label"):
         with_label(gp.load_generator("mnist"), 1)
+
+
+def test_a_label_that_has_a_default(code):
+    free, three = open_generator(f"{code}:Optional"), open_generator(f"{code}:Optional", label=3)
+    z = free.sample_latent(2)
+    own = three.module.module
+    assert (
+        torch.equal(three(z), own(z, torch.tensor([3, 3])))
+        and torch.equal(free(z), own(z))
+        and not torch.equal(free(z), three(z))
+    )
+    with pytest.raises(ValueError, match=r"takes only a latent: leave it out"):
+        open_generator(f"{code}:Truncated", label=3, latent_shape=6)
+
+
+@pytest.mark.parametrize(("name", "count"), [("OneHot", 10), ("Counted", 7)])
+def test_one_hot_labels(code, name, count):
+    opened = open_with_notes(f"{code}:{name}", label=3)
+    G = opened.generator
+    z = G.sample_latent(2)
+    hot = torch.zeros(2, count)
+    hot[:, 3] = 1
+    assert G.latent_shape == (6,) and torch.equal(G(z), G.module.module(z, hot))
+    assert f"class label 3 for every item, one-hot among {count}" in opened.notes
+    hot = hot.roll(1, 1)
+    assert torch.equal(with_label(G, 4)(z), G.module.module(z, hot))
+
+
+@pytest.mark.parametrize(("name", "label"), [("Optional", 10), ("OneHot", 10), ("Counted", 7)])
+def test_a_label_out_of_range(code, name, label):
+    with pytest.raises(
+        ValueError, match=rf"takes the class label 0, but not {label}: is it out of range\? \(.*failed with"
+    ):
+        open_generator(f"{code}:{name}", label=label)
+    G = open_generator(f"{code}:{name}", label=0)
+    check_labels(G, [0, label - 1, 0])
+    with pytest.raises(ValueError, match=rf"does not take the class label {label}: "):
+        check_labels(G, [0, label])
+
+
+def test_why_the_latent_shape_is_not_found(code):
+    with pytest.raises(ValueError, match=r"tried 8, .*; on 8 it failed with RuntimeError: .*--latent-shape"):
+        open_generator(f"{code}:Conditional", label=3)
 
 
 # -- programs --------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -14,12 +14,12 @@ from genprior import _validate
 from genprior.generators.alias import frozen_alias
 from genprior.generators.contract import Generator
 from genprior.generators.laws import Law
-from genprior.networks.adapt import Labelled
 from genprior.networks.bundled import find, load_generator
 from genprior.networks.exported import exported_latent
+from genprior.networks.labels import ways
 from genprior.networks.modules import SCRIPT_ENDINGS, build_from_python, is_python, load_program
 from genprior.networks.ranges import Bounds, Range, with_range
-from genprior.networks.shapes import find_latent_shape, run_on, takes_label
+from genprior.networks.shapes import find_latent_shape, run_on
 from genprior.networks.weights import load_weights, split_key
 
 
@@ -50,8 +50,8 @@ def open_generator(
         a function without arguments that returns a ``torch.nn.Module`` or a :class:`genprior.Generator`; a TorchScript or
         ``torch.export`` file.
     weights
-        for a function: ``.safetensors``, or ``.pt`` with a state dictionary, ``checkpoint.pt:g_ema`` for one of several. Files with
-        pickled code are refused.
+        for a function: ``.safetensors``, or ``.pt`` with a state dictionary, ``checkpoint.pt:g_ema`` for one of several.
+        Files with pickled code are refused.
     latent_shape, signal_shape
         of one item; found out by looking at the module where they are not given.
     signal_range
@@ -59,7 +59,7 @@ def open_generator(
         default a module that makes pictures, of 1 or 3 channels, is looked at: values in [-1, 1], those of a tanh, are
         recognised and mapped, values in no usual range are left. Signals of other shapes are left as they are.
     label
-        the class, for a conditional module ``module(z, label)``.
+        the class, for a conditional module ``module(z, label)``: a whole number for each item, or one-hot.
     device
         where it works.
 
@@ -119,17 +119,6 @@ def open_with_notes(
     return Opened(load_generator(spec, device=device))
 
 
-def with_label(generator: Generator, label: int) -> Generator:
-    """The same conditional generator with another class; the weights are shared."""
-    other = generator.with_module(generator.module)
-    found = [part for part in other.module.modules() if isinstance(part, Labelled)]
-    if not found:
-        raise ValueError("the generator has no class label to change")
-    for part in found:
-        part.label = _validate.whole("label", label, 0)
-    return other
-
-
 def source_digest(spec: str | Path, weights: str | Path | None = None) -> str:
     """A digest of the files that a generator comes from: code, program, weights."""
     text = str(spec)
@@ -140,6 +129,10 @@ def source_digest(spec: str | Path, weights: str | Path | None = None) -> str:
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()
+
+
+_Running = tuple[nn.Module, tuple[int, ...], Tensor, list[str]]
+"""A module of the latent only, the latent shape, two signals, notes."""
 
 
 @dataclass(frozen=True)
@@ -168,22 +161,31 @@ class _Wanted:
         known: tuple[Bounds | None] | None = None,
     ) -> Opened:
         original = original.to(device)
-        module, notes = self._one_argument(original)
-        module = frozen_alias(module)
-        latent_shape, signals = self._shapes(module, original, notes)
+        module, latent_shape, signals, notes = self._running(original)
         shape = self.signal_shape or tuple(signals.shape[1:])
         module, bounds, note = with_range(module, (latent_shape, shape), self.signal_range, known)
         notes.append(note)
         return Opened(Generator(module, latent_shape, shape, law=law, signal_range=bounds), tuple(notes))
 
-    def _one_argument(self, original: nn.Module) -> tuple[nn.Module, list[str]]:
-        if not takes_label(original):
-            if self.label is not None:
-                raise ValueError(f"label {self.label} was given, but the module takes only a latent: leave it out")
-            return original, []
-        if self.label is None:
-            raise ValueError("the module takes a second argument, a class label: give --label, a whole number from 0")
-        return Labelled(original, self.label).train(original.training), [f"class label {self.label} for every item"]
+    def _running(self, original: nn.Module) -> _Running:
+        """The module as one of the latent only, in the first way in which it runs."""
+        found = self._tried(original)
+        if not isinstance(found, ValueError):
+            return found
+        if self.label and not isinstance(replace(self, label=0)._tried(original), ValueError):
+            raise ValueError(f"the module takes the class label 0, but not {self.label}: is it out of range? ({found})")
+        raise found
+
+    def _tried(self, original: nn.Module) -> _Running | ValueError:
+        problem = None
+        for way, note in ways(original, self.label, self.latent_shape):
+            module, notes = frozen_alias(way), [note] if note else []
+            try:
+                return module, *self._shapes(module, original, notes), notes
+            except ValueError as raised:
+                problem = problem or raised
+        assert problem is not None, "there is at least one way"
+        return problem
 
     def _shapes(self, module: nn.Module, original: nn.Module, notes: list[str]) -> tuple[tuple[int, ...], Tensor]:
         exported = exported_latent(original)
