@@ -270,9 +270,8 @@ def test_one_hot_labels(code, name, count):
 
 @pytest.mark.parametrize(("name", "label"), [("Optional", 10), ("OneHot", 10), ("Counted", 7)])
 def test_a_label_out_of_range(code, name, label):
-    with pytest.raises(
-        ValueError, match=rf"takes the class label 0, but not {label}: is it out of range\? \(.*failed with"
-    ):
+    message = rf"the class label 0, but not {label} \(.*Error: .*\): is it out of range"
+    with pytest.raises(ValueError, match=message):
         open_generator(f"{code}:{name}", label=label)
     G = open_generator(f"{code}:{name}", label=0)
     check_labels(G, [0, label - 1, 0])
@@ -517,3 +516,28 @@ def test_digest_follows_the_files(tmp_path, code):
     assert before == source_digest(f"{code}:vector", tmp_path / "w.pt") != source_digest("mnist")
     torch.save(nn.Linear(1, 2).state_dict(), tmp_path / "w.pt")
     assert source_digest(f"{code}:vector", tmp_path / "w.pt") != before
+
+
+def test_digest_follows_code_and_numbers_of_a_package(tmp_path, monkeypatch):
+    package = tmp_path / "their_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    code = "import torch\n\ndef build():\n    torch.manual_seed(SEED)\n    return torch.nn.Linear(3, 9)\n"
+    (package / "models.py").write_text(code.replace("SEED", "0"))
+    monkeypatch.syspath_prepend(tmp_path)
+    spec = "their_package.models:build"
+    first = source_digest(spec, None, open_generator(spec))
+    assert first == source_digest(spec, None, open_generator(spec))
+    other = gp.Generator(nn.Linear(3, 9), 3, 9)
+    assert source_digest(spec, None, other) != first, "the numbers count"
+    files = source_digest(spec)
+    (package / "models.py").write_text(code.replace("SEED", "1"))
+    assert source_digest(spec) != files, "the code counts"
+
+
+def test_digest_of_a_program_in_the_working_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    quiet(lambda: torch.jit.script(module()).save("a.pt"))
+    before = source_digest("a.pt")
+    quiet(lambda: torch.jit.script(nn.Linear(2, 3)).save("a.pt"))
+    assert source_digest("a.pt") != before

@@ -59,7 +59,7 @@ class Check:
         )
         with status(not self.json) as announce:
             announce("looking at the generator")
-            found = inspect_generator(source, device=self.device, seed=self.seed)
+            found = inspect_generator(source, device=self.device, seed=self.seed, samples=self.out)
             sheet = None
             if self.out is not None and found.report.ok:
                 sheet = write_samples(source, self.out, device=self.device, seed=self.seed)

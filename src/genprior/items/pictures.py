@@ -50,7 +50,8 @@ _LAST_UPRIGHT = 4
 class Wanted:
     """What a picture has to become: channels (1 grey, 3 colour) and size; ``resize`` allows to cut and scale to it.
 
-    With ``on_white``, transparent parts become white instead of being refused.
+    With ``on_white``, transparent parts become white instead of being refused. ``whole`` is the size of undamaged pictures
+    where measurements are wanted: whoever gives those instead is told.
     """
 
     channels: int
@@ -58,6 +59,7 @@ class Wanted:
     width: int
     resize: bool = False
     on_white: bool = False
+    whole: tuple[int, int] | None = None
 
 
 def decode(source: Path | bytes, wanted: Wanted, name: str | None = None) -> Tensor:
@@ -117,11 +119,17 @@ def _on_white(image: Image.Image) -> Image.Image:
 
 
 def _check_size(size: tuple[int, int], wanted: Wanted, name: str) -> None:
-    if not wanted.resize and size != (wanted.width, wanted.height):
+    if wanted.resize or size == (wanted.width, wanted.height):
+        return
+    if size[::-1] == wanted.whole:
         raise Unreadable(
-            f"{name} has {size[0]} x {size[1]} pixels, expected {wanted.width} x {wanted.height}: cut it to size, or "
-            "allow it to be cut and scaled with --resize"
+            f"{name} has {size[0]} x {size[1]} pixels, as the generator's pictures do, expected measurements of "
+            f"{wanted.width} x {wanted.height}: are these whole pictures, to be measured first? Add --simulate"
         )
+    raise Unreadable(
+        f"{name} has {size[0]} x {size[1]} pixels, expected {wanted.width} x {wanted.height}: cut it to size, or allow it to "
+        "be cut and scaled with --resize"
+    )
 
 
 def _lies_on_its_side(image: Image.Image) -> bool:

@@ -36,13 +36,16 @@ class Expected:
     complex_too: bool = False
     resize: bool = False
     """Whether pictures of another size may be cut and scaled."""
+    whole: Shape | None = None
+    """Shape of undamaged signals, where measurements are expected."""
 
     @property
     def picture(self) -> Wanted | None:
         """As a picture file, where it can be one."""
         if len(self.shape) != 3 or self.shape[0] not in {1, 3}:
             return None
-        return Wanted(*self.shape, resize=self.resize)
+        whole = self.whole[1:] if self.whole is not None and len(self.whole) == 3 else None
+        return Wanted(*self.shape, resize=self.resize, whole=whole)
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from genprior import _validate
+from genprior.checkpoint import fingerprint
 from genprior.generators.alias import frozen_alias
 from genprior.generators.contract import Generator
 from genprior.generators.laws import Law
 from genprior.networks.bundled import find, load_generator
 from genprior.networks.exported import exported_latent
 from genprior.networks.labels import ways
-from genprior.networks.modules import SCRIPT_ENDINGS, build_from_python, is_python, load_program
+from genprior.networks.modules import SCRIPT_ENDINGS, build_from_python, is_python, load_program, source_file
 from genprior.networks.ranges import Bounds, Range, with_range
 from genprior.networks.shapes import find_latent_shape, run_on
 from genprior.networks.weights import load_weights, split_key
@@ -119,16 +120,27 @@ def open_with_notes(
     return Opened(load_generator(spec, device=device))
 
 
-def source_digest(spec: str | Path, weights: str | Path | None = None) -> str:
-    """A digest of the files that a generator comes from: code, program, weights."""
-    text = str(spec)
-    known = Path(text.rpartition(":")[0]) if is_python(text) else find(spec, "generator")
+def source_digest(spec: str | Path, weights: str | Path | None = None, generator: Generator | None = None) -> str:
+    """A digest of what a generator comes from: code, program, weights; and of the numbers in it, where it is given.
+
+    Code that the named file imports is not looked at.
+    """
     digest = hashlib.sha256()
-    for path in (known, None if weights is None else split_key(Path(weights))[0]):
+    for path in (_origin(spec), None if weights is None else split_key(Path(weights))[0]):
         if path is not None and path.is_file():
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
+    if generator is not None:
+        digest.update(fingerprint(dict(generator.module.state_dict())).encode())
     return digest.hexdigest()
+
+
+def _origin(spec: str | Path) -> Path | None:
+    """The file with the code, or the program."""
+    text = str(spec)
+    if is_python(text):
+        return source_file(text)
+    return Path(text) if Path(text).suffix.lower() in SCRIPT_ENDINGS else find(spec, "generator")
 
 
 _Running = tuple[nn.Module, tuple[int, ...], Tensor, list[str]]
@@ -172,9 +184,11 @@ class _Wanted:
         found = self._tried(original)
         if not isinstance(found, ValueError):
             return found
-        if self.label and not isinstance(replace(self, label=0)._tried(original), ValueError):
-            raise ValueError(f"the module takes the class label 0, but not {self.label}: is it out of range? ({found})")
-        raise found
+        with_zero = replace(self, label=0)._tried(original) if self.label else found
+        if isinstance(with_zero, ValueError):
+            raise found
+        why = run_on(next(ways(original, self.label, None))[0], with_zero[1])
+        raise ValueError(f"the module takes the class label 0, but not {self.label} ({why}): is it out of range?")
 
     def _tried(self, original: nn.Module) -> _Running | ValueError:
         problem = None

@@ -49,6 +49,15 @@ def build_from_python(spec: str) -> Any:
     return _guarded(build, spec, f"{name}()")
 
 
+def source_file(spec: str) -> Path | None:
+    """The file of the code that ``my_model.py:build`` or ``package.module:build`` names; None where there is none."""
+    place = spec.rpartition(":")[0]
+    if place.endswith(".py"):
+        return Path(place)
+    origin = getattr(_import(place, spec), "__file__", None)
+    return None if origin is None else Path(origin)
+
+
 def load_program(path: Path) -> nn.Module:
     """Read a TorchScript or torch.export file; anything else is refused with the way out."""
     if not path.is_file():

@@ -166,7 +166,7 @@ class _Job:
     def _identity(self) -> dict[str, Any]:
         digests = {
             CONTENT + "inputs": self.items.fingerprint(),
-            CONTENT + "generator": source_digest(self.job.source.generator, self.job.source.weights),
+            CONTENT + "generator": source_digest(self.job.source.generator, self.job.source.weights, self.generator),
             CONTENT + "operator": fingerprint(self.operator),
             CONTENT + "labels": fingerprint(self.labels),
         }
@@ -201,4 +201,5 @@ def _expected(job: Recovery, generator: Generator, operator: Operator) -> Expect
         unit_range=generator.signal_range == (0.0, 1.0) and pictures,
         complex_too=bool(operator.complex_measurements) and not job.simulate,
         resize=job.resize,
+        whole=None if job.simulate else generator.signal_shape,
     )
