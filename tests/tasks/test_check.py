@@ -1,5 +1,7 @@
 """The look at a person's generator: each fault is found and named; a sound one gets its numbers."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -86,6 +88,12 @@ def test_a_range_that_is_told_mends_it(spec):
     found = inspect_generator(Source(generator=spec("in_bytes"), signal_range=(0.0, 255.0)))
     assert found.report.ok, str(found.report)
     assert "--range 0 255" in found.command
+
+
+def test_values_that_are_kept(spec, capfd):
+    assert cli.main(["check", spec("diagonal"), "--range", "keep", "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert "--range keep" in found["command"] and "values left as they are, as was told" in found["notes"]
 
 
 def test_a_wrong_latent_shape(spec):

@@ -180,6 +180,10 @@ def test_classes_one_per_item(job, model, tmp_path):
     np.save(tmp_path / "labels.npy", labels[:4])
     with pytest.raises(ValueError, match=r"holds 4 labels for 5 items"):
         recover(job("Conditional", source={"labels": str(tmp_path / "labels.npy")}, out=tmp_path / "new", **files))
+    np.save(tmp_path / "labels.npy", [0, 1, 2, 3, 4])
+    with pytest.raises(ValueError, match=r"does not take the class label 4: .*IndexError"):
+        recover(job("Conditional", source={"labels": str(tmp_path / "labels.npy")}, out=tmp_path / "new", **files))
+    assert not (tmp_path / "new").exists(), "refused before any work"
 
 
 def test_fourier_measurements_are_complex(job, model, made, tmp_path):

@@ -31,11 +31,11 @@ class Common:
     generator: str = "mnist"
     """A bundled name, a file of genprior train, my_model.py:build, a TorchScript or torch.export file."""
     weights: Path | None = None
-    """Weights for my_model.py:build: .safetensors, or .pt with a state dictionary."""
+    """Weights for my_model.py:build: .safetensors, or .pt with a state dictionary (several: ck.pt:g_ema)."""
     latent_shape: tuple[int, ...] | None = None
     """Shape of one latent, where it is not found out: 100, or 100 1 1."""
-    range: tuple[float, float] | None = None
-    """Range of the generator's own values, where it is not recognised: -1 1. Files are in [0, 1] in any case."""
+    range: tuple[float, float] | Literal["keep"] | None = None
+    """Range of the generator's own values, where it is not recognised: -1 1; files are then in [0, 1]. keep: as they are."""
     label: int | None = None
     """Class, for a conditional generator."""
     labels: Path | None = None

@@ -156,6 +156,7 @@ def _gaussian(sigma: float, size: tuple[int, int]) -> Tensor:
 
 
 def _wrapped(sigma: float, n: int) -> Tensor:
+    sigma = min(max(sigma, 1e-3), 8.0 * n)  # beyond these it is a single pixel, or constant, to the last digit
     reach = math.ceil(8 * sigma / n) + 1
     offsets = torch.arange(n, dtype=torch.float64) - n // 2 + n * torch.arange(-reach, reach + 1)[:, None]
     weights = torch.exp(-(offsets**2) / (2 * sigma**2)).sum(0)

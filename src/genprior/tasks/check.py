@@ -18,6 +18,7 @@ from genprior.checks.report import Finding, Report
 from genprior.generators import Generator
 from genprior.items.pictures import encode
 from genprior.networks.foreign import Opened, open_with_notes
+from genprior.networks.ranges import Range, makes_pictures
 from genprior.report.sheets import contact_sheet
 from genprior.tasks.settings import Source
 
@@ -87,7 +88,7 @@ def inspect_generator(source: Source, *, device: str = "cpu", seed: int = 0) -> 
 def write_samples(source: Source, out: Path, *, count: int = 16, device: str = "cpu", seed: int = 0) -> Path:
     """Pictures that the generator makes: ``samples/00.png`` and so on, and all of them on one sheet, whose path is given."""
     generator = _open(source, device).generator
-    if not _makes_pictures(generator):
+    if not makes_pictures(generator.signal_shape):
         raise ValueError(f"signals of shape {generator.signal_shape} are no pictures: leave out --out")
     (out / "samples").mkdir(parents=True, exist_ok=True)
     with torch.no_grad():
@@ -110,14 +111,10 @@ def _open(source: Source, device: str) -> Opened:
     )
 
 
-def _makes_pictures(generator: Generator) -> bool:
-    return len(generator.signal_shape) == 3 and generator.signal_shape[0] in {1, 3}
-
-
 def _pictures(generator: Generator, seed: int) -> Finding:
     """Picture-shaped signals should have values that picture files can hold."""
     law = "values fit pictures in [0, 1]"
-    if not _makes_pictures(generator):
+    if not makes_pictures(generator.signal_shape):
         return Finding(law, True, f"signals of shape {generator.signal_shape} are no pictures")
     try:
         with torch.no_grad():
@@ -173,10 +170,14 @@ def _command(source: Source, generator: Generator) -> str:
     words = ["genprior", "recover", "pictures/", "--generator", source.generator]
     words += [] if source.weights is None else ["--weights", source.weights]
     words += [] if source.latent_shape is None else ["--latent-shape", *map(str, source.latent_shape)]
-    words += [] if source.signal_range is None else ["--range", *(f"{bound:g}" for bound in source.signal_range)]
+    words += [] if source.signal_range is None else ["--range", *_range_words(source.signal_range)]
     words += [] if source.label is None else ["--label", str(source.label)]
     words += ["--operator", _operator(generator.signal_shape), "--restarts", "4", "--out", "recovered"]
     return shlex.join(words)
+
+
+def _range_words(told: Range) -> list[str]:
+    return [told] if told == "keep" else [f"{bound:g}" for bound in told]
 
 
 def _operator(shape: tuple[int, ...]) -> str:

@@ -16,7 +16,8 @@ from genprior.generators import Generator
 from genprior.items import Loaded, Outputs, open_items
 from genprior.items.single import read_array
 from genprior.items.stream import Expected
-from genprior.networks.foreign import open_with_notes, source_digest, with_label
+from genprior.networks.foreign import open_with_notes, source_digest
+from genprior.networks.labels import check_labels, with_label
 from genprior.operators import Operator
 from genprior.progress import fraction_done
 from genprior.solve import solve
@@ -159,6 +160,8 @@ class _Job:
             raise ValueError(
                 f"{self.job.source.labels} holds {len(self.labels)} labels for {len(self.items)} items: give one each"
             )
+        if self.labels is not None:
+            check_labels(self.generator, self.labels)
 
     def _identity(self) -> dict[str, Any]:
         digests = {
