@@ -60,7 +60,8 @@ def solve(
         starts ``(B, *latent_shape)``, used by the first restart; drawn from the generator's law otherwise. Or the starts of
         all restarts, ``(B, restarts, *latent_shape)``.
     restarts
-        number of starts per item; where ``z0`` has an axis for them, its length. They run side by side, and the worse ones are given up on the way.
+        number of starts per item; where ``z0`` has an axis for them, its length. They run side by side, and the
+        worse ones are given up on the way.
     cull_after
         steps after which the worse half of the restarts is given up; after twice as many half of the rest, and so on
         until one is left.

@@ -104,4 +104,6 @@ def test_a_black_picture(job, tmp_path):
     black, grey = document["items"]
     assert black["residual"] is None and black["error"] is None and black["objective"] > 0
     assert grey["residual"] == document["summary"]["median_residual"]
-    assert "NaN" not in (done.out / "result.json").read_text() and "black.npy[0]" in (done.out / "report.html").read_text()
+    assert (
+        "NaN" not in (done.out / "result.json").read_text() and "black.npy[0]" in (done.out / "report.html").read_text()
+    )

@@ -168,7 +168,9 @@ def _failures(outcome: Outcome, skip: bool) -> list[str]:
             f"{unread} of {outcome.total} items could not be read{others} ({outcome.unread}); --skip accepts that"
         )
     if outcome.not_begun:
-        found.append(f"no time was left for {outcome.not_begun} of {outcome.total} items: allow more --time, another --out")
+        found.append(
+            f"no time was left for {outcome.not_begun} of {outcome.total} items: allow more --time, another --out"
+        )
     if diverged:
         found.append(f"{diverged} of {outcome.total} items diverged: run genprior check on the generator")
     return found

@@ -84,6 +84,8 @@ class NpzArray:
         count = min(stop, self.shape[0]) - start
         content = self._exactly(count * row)
         self._next = start + count
+        if self._next == self.shape[0]:
+            self.close()
         return _tensor(np.frombuffer(content, self._kind).reshape(count, *self.shape[1:]))
 
     def whole(self) -> Tensor:

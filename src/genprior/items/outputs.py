@@ -47,7 +47,7 @@ class _Grown:
 
     @cached_property
     def shape(self) -> Shape:
-        return self.open().shape
+        return tuple(self.open().shape)
 
     @property
     def size(self) -> int:

@@ -216,7 +216,7 @@ def _files(inputs: list[Path], without: Path | None) -> list[tuple[Path, str]]:
 def _refuse_twice(found: list[tuple[Path, str]]) -> None:
     seen: set[str] = set()
     for path, _ in found:
-        place = os.path.abspath(path)  # noqa: PTH100 - links are left alone: a folder of links is no mistake
+        place = os.path.abspath(path)  # links are left alone: a folder of links is no mistake
         if place in seen:
             raise ValueError(f"{path} was given twice: give every file once")
         seen.add(place)
@@ -251,15 +251,15 @@ def _parts(path: Path, output: str, expected: Expected) -> list[Part]:
 def _array_parts(path: Path, output: str, expected: Expected) -> list[Part]:
     """The arrays of a file that can be items; what else lies there, such as labels, is passed over."""
     parts: list[Part] = []
-    misfits: list[Misfit] = []
+    misfits: list[str] = []
     for array in open_arrays(path):
         try:
             parts.append(_array_part(path, output, array, expected))
         except Misfit as problem:
-            misfits.append(problem)
+            misfits.append(str(problem))
     if not parts:
-        raise misfits[0]
-    parts[0] = replace(parts[0], passed_over=tuple(str(problem) for problem in misfits))
+        raise Misfit(misfits[0])
+    parts[0] = replace(parts[0], passed_over=tuple(misfits))
     return parts
 
 

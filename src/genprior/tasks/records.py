@@ -108,7 +108,7 @@ def record_of(name: str, solved: Solved, place: int) -> dict[str, Any]:
 
 def not_begun(record: dict[str, Any]) -> bool:
     """Whether the time was over before the first step."""
-    return record["status"] == Status.OUT_OF_TIME.name and record["steps"] == 0
+    return bool(record["status"] == Status.OUT_OF_TIME.name and record["steps"] == 0)
 
 
 def _advice(result: Result, place: int) -> str:
