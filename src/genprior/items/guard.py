@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-
 EXHAUSTED = (errno.EMFILE, errno.ENFILE)
 """The system has no more open files to give."""
 _NOT_ITS_FAULT = (*EXHAUSTED, errno.EIO)
