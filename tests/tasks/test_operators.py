@@ -153,3 +153,14 @@ def test_examples_are_all_kinds():
 
 def test_dtype():
     assert parse_operator("gaussian:m=9", SHAPE, dtype=torch.float64).dtype == torch.float64
+
+
+def test_fourier_is_unitary_with_frequency_zero_first(tmp_path):
+    x = np.random.default_rng(0).random((2, 1, 6, 8)).astype(np.float32)
+    spectrum = np.fft.fft2(x, norm="ortho")
+    np.save(tmp_path / "lines.npy", np.array([0, 1, 5]))
+    y = parse_operator(f"fourier:{tmp_path / 'lines.npy'}", (1, 6, 8))(torch.from_numpy(x)).numpy()
+    assert np.allclose(y[..., [0, 1, 5], :], spectrum[..., [0, 1, 5], :], atol=1e-5) and not y[..., 2:5, :].any()
+    np.save(tmp_path / "lines.npy", np.array([2, 3, 4]))
+    centred = parse_operator(f"fourier:{tmp_path / 'lines.npy'},centred=true", (1, 6, 8))(torch.from_numpy(x)).numpy()
+    assert np.allclose(centred, y), "6 // 2 is the middle; the measurements keep their order"

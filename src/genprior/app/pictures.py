@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import threading
 import warnings
 from typing import Any
 
@@ -16,7 +17,10 @@ from genprior.items.guard import Unreadable, reading
 from genprior.items.pictures import Wanted, decode
 from genprior.report.sheets import grid
 
-_MOST_PIXELS = 30_000_000
+_MOST_PIXELS = 13_000_000
+"""A photograph of twelve million pixels; unpacked they take about a quarter of a gigabyte."""
+_DECODING = threading.Semaphore(1)
+"""A small file may unpack to a large picture: one at a time, whoever uploads."""
 _DATA_URL = "data:image/png;base64,"
 _LARGEST_SKETCH = 1_000_000
 _WIDEST_SKETCH = 1024
@@ -31,12 +35,9 @@ def read_upload(data: bytes, signal_shape: tuple[int, ...], name: str = "the fil
     digits on which the bundled generator was trained are white on black.
     """
     channels, height, width = signal_shape
-    with reading(name, "a picture"), Image.open(io.BytesIO(data)) as image:
-        if image.width * image.height > _MOST_PIXELS:
-            raise Unreadable(
-                f"{name} has {image.width} x {image.height} pixels, too many for this page: make it smaller"
-            )
-    pixels = decode(data, Wanted(channels, height, width, resize=True, on_white=True), name)
+    _check_head(data, name)
+    with _DECODING:
+        pixels = decode(data, Wanted(channels, height, width, resize=True, on_white=True), name)
     pixels = (pixels * 255).round() / 255  # so that a PNG file holds the same picture
     if channels == 1 and pixels.mean() > 0.5:
         pixels = 1 - pixels

@@ -66,15 +66,19 @@ def decode(source: Path | bytes, wanted: Wanted, name: str | None = None) -> Ten
     """A picture as ``(channels, height, width)`` in [0, 1].
 
     Grey pictures get three equal channels where colour is wanted, coloured ones become grey where grey is wanted; palettes
-    are resolved; 16 bits are kept; rotation marks of cameras are obeyed. Refused: another size (unless ``resize``),
-    transparent pixels, several frames, more than 16 bits, anything that is not a picture.
+    are resolved; 16 bits of grey are kept, of 16 bits for each colour the upper eight; rotation marks of cameras are
+    obeyed; of the several frames of a camera's JPEG (MPO) the first is taken. Refused: another size (unless ``resize``),
+    transparent pixels, several frames otherwise, more than 16 bits, anything that is not a picture.
     """
     shown = name or (str(source) if isinstance(source, Path) else "the picture")
     with reading(shown, "a picture"), _opened(source) as image:
         check(image, wanted, shown)
-        upright = ImageOps.exif_transpose(image)
+        deep, upright = _is_deep(image), ImageOps.exif_transpose(image)
         _check_size(upright.size, wanted, shown)
-        plain = _flat(_on_white(upright) if wanted.on_white else upright, wanted.channels, shown)
+        if deep:
+            plain = Image.fromarray(np.asarray(upright, dtype=np.float32) / 65535)
+        else:
+            plain = _flat(_on_white(upright) if wanted.on_white else upright, wanted.channels, shown)
     if wanted.resize and plain.size != (wanted.width, wanted.height):
         plain = ImageOps.fit(plain, (wanted.width, wanted.height), Image.Resampling.LANCZOS)
     pixels = torch.from_numpy(np.array(plain, dtype=np.float32))
@@ -87,14 +91,14 @@ def check_file(path: Path, wanted: Wanted) -> bool:
     """Look at the head of a file only; raise if it will be refused. Whether it has 16 bits."""
     with reading(path, "a picture"), _opened(path) as image:
         check(image, wanted, str(path))
-        return image.mode in _DEEP
+        return _is_deep(image)
 
 
 def check(image: Image.Image, wanted: Wanted, name: str) -> None:
     """Raise where a picture, by what its head says, cannot become what is wanted."""
-    if getattr(image, "n_frames", 1) > 1:
+    if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
         raise Unreadable(f"{name} holds {getattr(image, 'n_frames', 2)} frames: save each as a picture of its own")
-    if image.mode in _TOO_DEEP:
+    if image.mode in _TOO_DEEP and not _is_deep(image):
         raise Unreadable(f"{name} has 32 bits for each pixel (mode {image.mode}): save it as .npy, values in [0, 1]")
     _check_size(image.size[::-1] if _lies_on_its_side(image) else image.size, wanted, name)
 
@@ -141,10 +145,13 @@ def _lies_on_its_side(image: Image.Image) -> bool:
     return bool(marks.get(_ORIENTATION, 1) > _LAST_UPRIGHT)
 
 
+def _is_deep(image: Image.Image) -> bool:
+    """Whether it is grey with 16 bits, which PGM files give as whole numbers up to 65535."""
+    return image.mode in _DEEP or (image.mode == "I" and image.format == "PPM")
+
+
 def _flat(image: Image.Image, channels: int, name: str) -> Image.Image:
-    """Without palette, transparency and depth: L, RGB, or F in [0, 1] for 16 bits."""
-    if image.mode in _DEEP:
-        return Image.fromarray(np.asarray(image, dtype=np.float32) / 65535)
+    """Without palette and transparency: L or RGB."""
     if image.has_transparency_data:
         image = image.convert("RGBA")
         if image.getchannel("A").getextrema()[0] != 255:

@@ -114,6 +114,10 @@ class SubsampledFourier(_Circulant):
         opposite = self._mask.flip((-2, -1)).roll((1, 1), (-2, -1))
         self._energy = ((self._mask + opposite) / 2)[..., : self._size[1] // 2 + 1].contiguous()
 
+    def measured(self, y: Tensor) -> Tensor:
+        """``y`` with zeros at the frequencies that are not kept."""
+        return torch.where(self._mask > 0, y, 0)
+
     def _forward(self, x: Tensor) -> Tensor:
         spectrum: Tensor = torch.fft.fft2(x, norm="ortho")
         return self._mask * spectrum
