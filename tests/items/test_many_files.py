@@ -13,16 +13,16 @@ from genprior.items.stream import Expected
 resource = pytest.importorskip("resource")
 
 SHAPE = (1, 2, 3)
-FILES = 60
+FILES = 40
 
 
 @pytest.fixture
 def few_descriptors():
-    """Only some 30 files more than are open now."""
+    """Only some 20 files more than are open now."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = os.open(os.devnull, os.O_RDONLY)
     os.close(free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 30, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 20, hard))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
