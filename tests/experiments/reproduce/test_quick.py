@@ -64,7 +64,8 @@ def test_compressive_sensing(tmp_path, capsys):
     document = quick("compressive-sensing", tmp_path, capsys)
     for m in (156, 392):
         ends = medians(document, f"compressive-sensing.mnist.range.m{m}")
-        assert set(ends) == {GD, ADAM, "projected", "linearized", EXACT, EXACT_ADAM, AUTO}
+        rest = {"projected", "linearized", EXACT_ADAM} if m == 392 else set()
+        assert set(ends) == {GD, ADAM, EXACT, AUTO} | rest
         assert ends[EXACT] < 1.5 * ends[GD] and ends[AUTO] < ends[GD] and ends[ADAM] < 60
         errors = medians(document, f"compressive-sensing.mnist.range.m{m}", "error")
         assert 0.01 < errors[AUTO] < 0.95 and errors[EXACT] < 0.95
@@ -76,7 +77,7 @@ def test_compressive_sensing(tmp_path, capsys):
         EXACT_ADAM,
         AUTO,
     }
-    assert len(medians(document, "compressive-sensing.mnist.real.m392")) == 7
+    assert len(medians(document, "compressive-sensing.mnist.real.m392")) == 6
     passes = claim(document, "sensing-cost")["numbers"]["passes"]
     assert passes[EXACT] == pytest.approx([1, 1]) and passes[GD] == pytest.approx([1, 1])
     budgets = {len(numbers["scores"]) for name, numbers in document["parts"].items() if ".tune." in name}
@@ -106,7 +107,7 @@ def test_defence(tmp_path, capsys):
         right = document["parts"][f"defence.run.{key}.0"]["right"]
         assert len(right) == len(document["parts"][f"defence.run.{key}.0"]["passes"]) and max(right) <= 10
     for kind in ("bpda", "latent"):
-        assert 0 <= document["parts"][f"defence.{kind}.{ADAM}"]["defended_accuracy"] <= 1
+        assert 0 <= document["parts"][f"defence.{kind}.{EXACT}"]["defended_accuracy"] <= 1
 
 
 def test_tuning(tmp_path, capsys):

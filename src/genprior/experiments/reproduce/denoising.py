@@ -58,20 +58,22 @@ def parts(setting: Setting) -> list[Part]:
             "mnist",
             size.pictures,
             size.pictures,
-            size.tuning_steps,
+            max(1, int(size.tuning_steps * _share(size, case))),
         )
         found += field.parts(denoising_methods(setting.size.settings, case.norm), _steps(size, case))
     return found
 
 
 def _steps(size: Denoising, case: Case) -> Callable[[Method], int]:
-    share = 1.0 if case.whole else size.other_share
-
     def steps(method: Method) -> int:
         whole = size.descent_steps if method.key in (GD, ADAM) else size.admm_steps
-        return max(1, int(share * whole))
+        return max(1, int(_share(size, case) * whole))
 
     return steps
+
+
+def _share(size: Denoising, case: Case) -> float:
+    return 1.0 if case.whole else size.other_share
 
 
 def contest(setting: Setting, case: Case, count: int, practice: bool) -> Contest:

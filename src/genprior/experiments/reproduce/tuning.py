@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from genprior.experiments.reproduce.compressive_sensing import contest, field_name, measurements
+from genprior.experiments.reproduce.compressive_sensing import contest, factorising, field_name, measurements
 from genprior.experiments.reproduce.compressive_sensing import parts as sensing_parts
 from genprior.experiments.reproduce.contest import Setting, race, seconds
 from genprior.experiments.reproduce.parts import Found, Part, Results
@@ -24,8 +24,10 @@ def parts(setting: Setting) -> list[Part]:
     """The paper's grids; then the tuning of all methods at the same fractions, shared with compressive sensing."""
     size = setting.size
     found = [_grid(setting, "mnist", fraction, size.digit_tuning) for fraction in FRACTIONS]
-    found += [_grid(setting, "celeba", fraction, size.face_tuning) for fraction in face_fractions(setting)]
-    shared = [f"{field_name('mnist', fraction, 'range')}.tune." for fraction in FRACTIONS]
+    faces = reversed(face_fractions(setting))  # the smaller matrix last: compressive sensing goes on with it
+    found += [_grid(setting, "celeba", fraction, size.face_tuning) for fraction in faces]
+    fractions = {*FRACTIONS, size.digits.main}
+    shared = [f"{field_name('mnist', fraction, 'range')}.tune." for fraction in fractions]
     found += [part for part in sensing_parts(setting) if part.name.startswith(tuple(shared))]
     return found
 
@@ -62,5 +64,6 @@ def _grid(setting: Setting, generator: str, fraction: float, size: Tuning) -> Pa
             times={"seconds": sum(one.times["seconds"] for one in found)},
         )
 
-    cost = len(size.steps) * seconds(generator, size.iterations, size.pictures)
+    m = measurements(generator, fraction)
+    cost = len(size.steps) * seconds(generator, size.iterations, size.pictures) + factorising(m)
     return Part(grid_name(generator, fraction), run, cost)
