@@ -10,24 +10,26 @@ import torch
 from PIL import Image
 
 import genprior as gp
-from genprior.experiments.reproduce import EXPERIMENTS, claims, plateau
+from genprior.experiments.reproduce import EXPERIMENTS, claims, plateau, reproduce
 from genprior.experiments.reproduce import compressive_sensing as sensing
+from genprior.experiments.reproduce import defender as defender_module
 from genprior.experiments.reproduce.claims import FAILS, HOLDS, PARTLY, first_step, graded, slope, within
 from genprior.experiments.reproduce.contest import Contest, Setting, chosen, quartiles, race, tuning_part
 from genprior.experiments.reproduce.defender import Defender
 from genprior.experiments.reproduce.judging_defence import _known
-from genprior.experiments.reproduce.judging_races import _ahead, _passes_adam
+from genprior.experiments.reproduce.judging_races import _ahead, _gd_stands, _passes_adam
 from genprior.experiments.reproduce.methods import denoising_methods, grid, sensing_methods
 from genprior.experiments.reproduce.parts import Found, unique
 from genprior.experiments.reproduce.run import settings_of
 from genprior.experiments.reproduce.sizes import FULL, QUICK
+from genprior.experiments.reproduce.tuning import watched
 from genprior.generators.examples import soft_discs
 from genprior.operators import dense
 
 
 def curve(values, name="objective", **numbers):
     column = np.repeat(np.asarray(values, float)[:, None], 3, axis=1)
-    return Found({"solver": "?", **numbers}, {"objective": column, "error": column, "linf": column} | {name: column})
+    return Found({"solver": "?"} | numbers, {"objective": column, "error": column, "linf": column} | {name: column})
 
 
 def test_graded():
@@ -84,6 +86,20 @@ def test_when_adam_is_passed(start, verdict):
     }
     found = _passes_adam(results, "linf", "exact")
     assert found.verdict == verdict and found.numbers["step"] == start
+
+
+@pytest.mark.parametrize(("end", "verdict"), [(0.97, HOLDS), (0.9, PARTLY), (0.5, FAILS)])
+def test_gradient_descent_is_judged_by_its_best_step(end, verdict):
+    """The tuned one may stand still where another one, over all iterations, does not."""
+    results = {
+        "linf-denoising.linf.run.gd": curve([1, 1, 1], solver="a"),
+        "linf-denoising.linf.steps.2": curve([1, 1, end], solver="b"),
+        "linf-denoising.linf.steps.4": curve([1, 2, 3], solver="c"),
+    }
+    found = _gd_stands(results, "linf")
+    assert (
+        found.verdict == verdict and found.numbers["end"] == pytest.approx(end) and "best of 3 steps" in found.finding
+    )
 
 
 def test_every_tuned_method_has_as_many_settings():
@@ -185,6 +201,29 @@ def test_the_worst_attack_of_each_picture_counts(bpda, latent, verdict, word):
     found = _known(results, "exact")
     assert found.numbers["worst"] == pytest.approx(bpda + latent - 1) and found.numbers["pictures"] == 100
     assert found.verdict == verdict and word in found.finding and "stands" not in found.paper + found.finding
+
+
+def test_the_last_iterate_shows_that_a_step_overshoots():
+    found = race(watched(discs()), gp.GradientDescent(3.0), 6)
+    current, best = found.arrays["current"], found.arrays["objective"]
+    assert np.array_equal(best[: len(current)], np.minimum.accumulate(current)), "the best of them is the best so far"
+    assert (current[-1] > best[-1]).any()
+
+
+def test_the_theorems_largest_penalty_is_that_of_the_loss():
+    problem, start, _ = plateau.synthetic(0, 2.0)
+    assert float(problem.loss.curvature(problem.generator(start))[0].min()) == 2 * plateau.LARGEST_PENALTY
+
+
+def test_missing_digits_are_missed_before_the_first_part(tmp_path, monkeypatch):
+    def none(split):
+        raise RuntimeError("t10k could not be had")
+
+    monkeypatch.setattr(defender_module, "mnist", none)
+    defender_module._test_digits.cache_clear()
+    monkeypatch.setattr("genprior.experiments.reproduce.run.run_parts", lambda *_: pytest.fail("nothing is to be run"))
+    with pytest.raises(RuntimeError, match="could not be had"):
+        reproduce(("plateau", "defence"), tmp_path)
 
 
 def test_a_race_repeats_exactly_and_runs_all_steps():

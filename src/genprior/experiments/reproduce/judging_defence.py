@@ -139,7 +139,8 @@ def _plateau(setting: Setting, results: Results, name: str, text: str) -> Claim:
         plateau.PREFIX,
         text,
         within(found, (-1.2, -0.8), (-1.5, -0.5)),
-        f"Slope {found:.2f} in log-log for rho from 3 on (relative {name}: {told}).",
+        f"Slope {found:.2f} in log-log for rho from 3 on (relative {name}: {told}). The theorem asks for rho below "
+        f"{plateau.LARGEST_PENALTY:g} (mu_L - 2 rho > 0): at these penalties it does not apply, and this is seen beyond it.",
         {"slope": found, "rho": rhos, name: values},
     )
 
@@ -190,6 +191,7 @@ def _digit_gap(setting: Setting, results: Results) -> Claim:
         within(found, (-1.3, -0.7), (-1.6, -0.4)),
         f"Slope {found:.2f} for rho from 1 on (relative gap: {told}); the theorem's conditions are not checked here.",
         {"slope": found, "rho": rhos, "gap": gaps},
+        ours=True,
     )
 
 

@@ -6,6 +6,7 @@ import hashlib
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from genprior import _validate
 from genprior.experiments.reproduce import compressive_sensing, defence, denoising, plateau, tuning
 from genprior.experiments.reproduce.claims import Claim, Results
 from genprior.experiments.reproduce.contest import Setting
-from genprior.experiments.reproduce.defender import ATTACK
+from genprior.experiments.reproduce.defender import ATTACK, digits
 from genprior.experiments.reproduce.judging_defence import judge_defence, judge_plateau
 from genprior.experiments.reproduce.judging_races import judge_denoising, judge_sensing, judge_tuning
 from genprior.experiments.reproduce.methods import denoising_methods, sensing_methods
@@ -33,6 +34,8 @@ class Experiment:
     title: str
     parts: Callable[[Setting], list[Part]]
     judge: Callable[[Setting, Results], list[Claim]]
+    prepare: Callable[[Setting], object] = lambda setting: None
+    """Fetches what must be there: before the first part of all, not after an hour."""
 
 
 EXPERIMENTS = {
@@ -42,7 +45,7 @@ EXPERIMENTS = {
         Experiment(tuning.PREFIX, "Tuning of gradient descent", tuning.parts, judge_tuning),
         Experiment(compressive_sensing.PREFIX, "Compressive sensing", compressive_sensing.parts, judge_sensing),
         Experiment(denoising.PREFIX, "Denoising in the l_inf norm", denoising.parts, judge_denoising),
-        Experiment(defence.PREFIX, "Adversarial defence", defence.parts, judge_defence),
+        Experiment(defence.PREFIX, "Adversarial defence", defence.parts, judge_defence, partial(digits, count=1)),
     )
 }
 
@@ -90,6 +93,8 @@ def reproduce(
     setting = Setting(SIZES[size], seed, device, None if faces is None else Path(faces))
     store = Store(Path(folder), settings_of(setting))
     parts = unique(part for name in names for part in EXPERIMENTS[name].parts(setting))
+    for name in names:
+        EXPERIMENTS[name].prepare(setting)
     results = run_parts(parts, store, show)
     claims = [claim for name in names for claim in EXPERIMENTS[name].judge(setting, results)]
     return Reproduction(setting, tuple(names), results, claims, Path(folder))

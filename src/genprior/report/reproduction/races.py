@@ -80,10 +80,11 @@ def draw_tuning(done: Reproduction) -> Figure:
     made, plots = figure(10.5, 3.6 * ((len(fields) + 1) // 2), (len(fields) + 1) // 2, 2)
     for place, (generator, fraction) in zip(plots, fields, strict=False):
         numbers = done.parts[tuning.grid_name(generator, fraction)].numbers
-        values = [np.nan if value is None else value for value in numbers["mean_objective"]]
-        place.plot(numbers["steps"], values, "k-o", markersize=4, label="mean objective")
+        for name, look, label in (("last", "k-o", "last iterate"), ("best", "k:x", "best so far")):
+            values = [np.nan if value is None else value for value in numbers[f"mean_{name}"]]
+            place.plot(numbers["steps"], values, look, markersize=4, label=label)
         place.axvline(numbers["chosen"], color="grey", linestyle="--", label=f"chosen: {numbers['chosen']:g}")
-        place.axhline(numbers["start_objective"], color="grey", linestyle=":", label="at the start")
+        place.axhline(numbers["start_objective"], color="grey", linestyle="-.", label="at the start")
         title = (
             f"{_THINGS[generator]}, m = {sensing.measurements(generator, fraction)}, {numbers['iterations']} iterations"
         )
