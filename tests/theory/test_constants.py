@@ -82,6 +82,7 @@ def test_a_mildly_nonlinear_generator():
 
 
 ACTIVATIONS = [nn.ELU(), nn.Softplus(2.0), nn.Tanh(), nn.Sigmoid(), nn.Softsign(), nn.CELU(0.7), nn.GELU(), nn.SiLU()]
+ACTIVATIONS += [nn.ELU(inplace=True), nn.CELU(0.7, inplace=True), nn.SiLU(inplace=True)]
 
 
 @st.composite
@@ -191,6 +192,20 @@ def test_branches_that_do_not_add_up():
     )
     with pytest.raises(ValueError, match="do not add up"):
         layers_of(generator)  # at zero they do
+
+
+@pytest.mark.parametrize("act", [nn.ELU, nn.CELU, nn.LeakyReLU])
+def test_working_in_place_changes_nothing(act):
+    torch.manual_seed(0)
+    first, second = nn.Linear(2, 5).double(), nn.Linear(5, 6).double()
+    first.bias.data -= 3
+    plain, kept = (
+        layers_of(gp.Generator(nn.Sequential(first, act(inplace=inplace), second), 2, 6)) for inplace in (False, True)
+    )
+    assert proved_constants(kept, 1.0) == proved_constants(plain, 1.0)
+    assert all(
+        torch.equal(a.centre, b.centre) and torch.equal(a.image, b.image) for a, b in zip(plain, kept, strict=True)
+    )
 
 
 def test_a_module_that_is_used_twice_counts_twice():

@@ -84,7 +84,7 @@ def layers_of(generator: Generator, centre: Tensor | None = None) -> tuple[Layer
         shape = generator.latent_shape
         at = torch.zeros(1, *shape, dtype=torch.float64) if centre is None else centre.detach().to("cpu").double()
         at = at.reshape(1, *shape)
-        chain, value = tuple(_walk("", double, at)), double(at)
+        chain, value = tuple(_walk("", double, at)), _image(double, at)
         if chain[-1].image.shape == value.shape and torch.allclose(chain[-1].image, value, rtol=1e-9, atol=1e-12):
             return chain
         return (Layer("", double, "unknown", at, value),)  # not the chain it looks like: nothing is claimed
@@ -112,7 +112,7 @@ def _walk(name: str, module: nn.Module, x: Tensor) -> Iterator[Layer]:
         return
     branches = _branches(name, module, x)
     kind = "sum" if branches else _kind(module, x)
-    yield Layer(name, module, kind, x, module(x), branches)
+    yield Layer(name, module, kind, x, _image(module, x), branches)
 
 
 class Rescaling(nn.Module):
@@ -128,7 +128,13 @@ class Rescaling(nn.Module):
 
 
 def _made(name: str, module: nn.Module, kind: str, x: Tensor) -> Layer:
-    return Layer(name, module, kind, x, module(x))
+    return Layer(name, module, kind, x, _image(module, x))
+
+
+def _image(module: nn.Module, x: Tensor) -> Tensor:
+    """The module's output, from a copy: one that works in place must not change what is kept as its input."""
+    image: Tensor = module(x.clone())
+    return image
 
 
 def _branches(name: str, module: nn.Module, x: Tensor) -> tuple[tuple[Layer, ...], ...]:
@@ -146,7 +152,8 @@ def _branches(name: str, module: nn.Module, x: Tensor) -> tuple[tuple[Layer, ...
 
 
 def _adds_up(module: nn.Module, parts: tuple[nn.Module, ...], x: Tensor) -> bool:
-    value, total = module(x), sum((part(x) for part in parts), start=torch.zeros(()).double())
+    value = _image(module, x)
+    total = sum((_image(part, x) for part in parts), start=torch.zeros(()).double())
     return value.shape == total.shape and torch.allclose(total, value, rtol=1e-5, atol=1e-5 * float(value.abs().max()))
 
 
