@@ -9,7 +9,7 @@ from torch import nn
 import genprior as gp
 from genprior.theory import certify, constants, loss_constants
 from genprior.theory.certifying import own_signal_problem
-from tests.theory.networks import Mild, dense
+from tests.theory.networks import Mild, bent, dense
 
 CHEAP = {"points": 4, "moves": 1}
 
@@ -31,6 +31,12 @@ def linear_problem(measurements=None, noise=0.1):
 def mild_problem(eps=0.01, term=None):
     generator = gp.Generator(Mild(orthonormal(8, 2), orthonormal(8, 2, seed=1), eps), 2, 8, dtype=torch.float64)
     y = generator(torch.tensor([[0.3, -0.2]]).double())
+    return gp.Problem(generator, gp.SquaredDistance(y, 0.5), on_latent=term)
+
+
+def bent_problem(scale=0.02, term=None):
+    generator = gp.Generator(bent(orthonormal(8, 2), scale), 2, 8, dtype=torch.float64)
+    y = generator(torch.tensor([[0.3, -0.2]]).double()).detach()
     return gp.Problem(generator, gp.SquaredDistance(y, 0.5), on_latent=term)
 
 
@@ -94,15 +100,24 @@ def test_plain_constants():
     assert not unproved.proved and unproved.mu == 0 and unproved.restricted_mu == pytest.approx(4.0, rel=1e-3)
 
 
-def test_a_mild_generator_is_guaranteed_only_if_its_latents_are_kept_in_the_ball():
+def test_a_bent_generator_is_guaranteed_only_if_its_latents_are_kept_in_the_ball():
     start = torch.tensor([[0.31, -0.22]]).double()
-    kept = certify(mild_problem(term=gp.Ball(1.0)), 1.0, z0=start, **CHEAP)
+    kept = certify(bent_problem(term=gp.Ball(1.0)), 1.0, z0=start, **CHEAP)
     assert kept.status == "guaranteed", kept.verdict()
-    free = certify(mild_problem(), 1.0, z0=start, **CHEAP)
+    free = certify(bent_problem(), 1.0, z0=start, **CHEAP)
     assert free.status == "conditional" and "all iterates have |z| <= 1" in free.verdict()
-    larger = certify(mild_problem(term=gp.Ball(2.0)), 1.0, z0=start, **CHEAP)
+    larger = certify(bent_problem(term=gp.Ball(2.0)), 1.0, z0=start, **CHEAP)
     assert larger.status == "conditional", "the constants hold on a smaller ball than the one of H"
-    assert certify(mild_problem(term=gp.Ball(1.0)), 1.0, z0=100 * start, **CHEAP).z0.norm() <= 1 + 1e-12
+    assert certify(bent_problem(term=gp.Ball(1.0)), 1.0, z0=100 * start, **CHEAP).z0.norm() <= 1 + 1e-12
+
+
+def test_a_sum_by_the_word_of_its_module_is_not_proved():
+    found = certify(mild_problem(term=gp.Ball(1.0)), 1.0, z0=torch.tensor([[0.31, -0.22]]).double(), **CHEAP)
+    assert (
+        found.status == "conditional"
+        and "branches() add up to what is computed in the module (Mild)" in found.verdict()
+    )
+    assert "vouched for by the module" in found.generator.kappa.reason and found.level == "rigorous"
 
 
 def test_nothing_is_promised_where_conditions_fail():

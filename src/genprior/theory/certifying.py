@@ -192,6 +192,9 @@ def _assumptions(
     rigorous = level == "rigorous"
     note = "proved from the weights" if rigorous else "sampled: attained somewhere, not bounds"
     yield Assumption("iota, kappa and nu_G hold on the ball", rigorous, note)
+    if rigorous and found.vouched:
+        note = "vouched for by the module; compared at two points only"
+        yield Assumption(f"branches() add up to what is computed in {found.vouched}", False, note)
     name = "the restricted constant of L" if g.setting.restricted else "mu_L and nu_L"
     sure = loss.proved and not g.setting.restricted
     yield Assumption(

@@ -10,7 +10,7 @@ import torch
 
 from genprior import _validate
 from genprior.generators import Generator, TruncatedNormal
-from genprior.theory.proved.layers import Layer, layers_of
+from genprior.theory.proved.layers import Layer, every_layer, layers_of
 from genprior.theory.proved.recursion import Proved, proved_constants
 from genprior.theory.sampled import Sampled, sample_constants
 
@@ -50,6 +50,8 @@ class GeneratorConstants:
     nu_G: Constant
     everywhere: bool
     """The generator is an affine map, so that the constants hold for every latent."""
+    vouched: str
+    """Layers whose sums are taken on the word of a module of one's own; empty if there is none."""
     resolution: float
     """Singular values below this are round-off of the generator's dtype."""
     seen: Sampled
@@ -58,7 +60,7 @@ class GeneratorConstants:
     def to_dict(self) -> dict[str, object]:
         """For JSON."""
         document: dict[str, object] = {name: getattr(self, name).to_dict() for name in ("iota", "kappa", "nu_G")}
-        return document | {"radius": self.radius, "everywhere": self.everywhere, "resolution": self.resolution}
+        return document | {name: getattr(self, name) for name in ("radius", "everywhere", "vouched", "resolution")}
 
 
 def constants(
@@ -104,11 +106,28 @@ def constants(
     say("proved bounds, layer by layer")
     chain = layers_of(generator)
     proved = proved_constants(chain, radius) if rigorous else Proved(math.inf, math.inf, math.inf, 0.0, _NOT_ASKED)
-    everywhere = rigorous and all(layer.is_linear for layer in chain)
+    wrong = _contradiction(generator, seen, proved)
+    if wrong:  # then the layers are not what they look like, and nothing of it counts
+        proved = Proved(math.inf, math.inf, math.inf, 0.0, dict.fromkeys(_NOT_ASKED, wrong))
+    everywhere = rigorous and not wrong and all(layer.is_linear for layer in chain)
     return _labelled(generator, radius, seen, proved, everywhere, chain)
 
 
 _NOT_ASKED = dict.fromkeys(("iota", "kappa", "nu_G"), "not asked for")
+
+
+def _contradiction(generator: Generator, seen: Sampled, proved: Proved) -> str:
+    """Where a sample is beyond what the layers are said to allow, by more than round-off; empty if nowhere."""
+    share = max(1e-6, 1e4 * torch.finfo(generator.dtype).eps)
+    pairs = {
+        "kappa": (seen.kappa - seen.blur, proved.kappa * (1 + share)),
+        "nu_G": (seen.nu, proved.nu * (1 + share) + share * seen.kappa / seen.radius),
+        "iota": (proved.iota * (1 - share), seen.iota + seen.blur + share * seen.kappa),
+    }
+    for name, (least, most) in pairs.items():
+        if least > most:
+            return f"samples contradict the layers' figures ({name}: {least:.4g} > {most:.4g}): a layer is not what it seems"
+    return ""
 
 
 def default_radius(generator: Generator) -> float:
@@ -122,6 +141,8 @@ def _labelled(
     points = f"singular values of DG at {len(seen.points)} points, secants of {seen.pairs} pairs"
     why = proved.reasons
     word = "singular values of the affine map" if everywhere else "product of proved layer norms"
+    vouched = ", ".join(layer.label for layer in every_layer(chain) if layer.vouched)
+    word += f"; vouched for by the module: the sum in {vouched}" if vouched else ""
     return GeneratorConstants(
         radius=radius,
         iota=Constant("iota", seen.iota, proved.iota or None, points, "not below the truth", why.get("iota", word)),
@@ -137,6 +158,7 @@ def _labelled(
             why.get("nu_G", "the map is affine" if everywhere else "layer recursion with the activations' curvature"),
         ),
         everywhere=everywhere,
+        vouched=vouched,
         resolution=torch.finfo(generator.dtype).eps * seen.kappa * math.sqrt(len(seen.spectra[0])),
         seen=seen,
         chain=chain,
