@@ -74,7 +74,8 @@ def test_fewer_measurements_than_numbers():
     assert found.loss.mu == 0 and found.loss.restricted_mu > 0
     assert found.status == "conditional" and found.guarantee.setting.restricted
     assert (
-        "It would hold if: iota, kappa and nu_G hold on the ball; the restricted constant of L holds" in found.verdict()
+        "It would follow if: iota, kappa and nu_G hold on the ball; the restricted constant of L holds"
+        in found.verdict()
     )
     assert found.verdict().startswith("Not proved")
 
@@ -109,6 +110,34 @@ def test_a_bent_generator_is_guaranteed_only_if_its_latents_are_kept_in_the_ball
     larger = certify(bent_problem(term=gp.Ball(2.0)), 1.0, z0=start, **CHEAP)
     assert larger.status == "conditional", "the constants hold on a smaller ball than the one of H"
     assert certify(bent_problem(term=gp.Ball(1.0)), 1.0, z0=100 * start, **CHEAP).z0.norm() <= 1 + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("net", "sizes", "condition", "why"),
+    [
+        (
+            nn.Sequential(dense(orthonormal(4, 1)), nn.LeakyReLU(0.2)),
+            (1, 4),
+            "nu_G is finite",
+            "slope of 1 (LeakyReLU) jumps",
+        ),
+        (
+            nn.Sequential(dense(orthonormal(3, 3)[:2]), nn.Tanh()),
+            (3, 2),
+            "iota > 0",
+            "3 latents and only 2 signal values",
+        ),
+        (nn.Sequential(dense(torch.ones(4, 2).double())), (2, 4), "iota > 0", "affine and not injective"),
+    ],
+    ids=["kink", "narrow", "rank"],
+)
+def test_samples_do_not_stand_against_what_is_known(net, sizes, condition, why):
+    """They may all look harmless; the opposite is known, so that not even a conditional rate is told."""
+    found = certify(gp.Generator(net, *sizes, dtype=torch.float64), 0.5, **CHEAP)
+    assert found.status == "none" and condition in [c.name for c in found.guarantee.failures]
+    assert why in found.generator.nu_G.refuted + found.generator.iota.refuted
+    if sizes[0] > sizes[1]:
+        assert found.generator.iota.sampled == 0
 
 
 def test_a_sum_by_the_word_of_its_module_is_not_proved():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -147,7 +148,8 @@ class _Maker:
         if any(value is None for value in trio) or trio[1] <= 0:
             return None
         iota = trio[0] if level == "rigorous" or trio[0] > self.found.resolution else 0.0
-        return iota, trio[1], trio[2]
+        iota = 0.0 if self.found.iota.refuted else iota
+        return iota, trio[1], math.inf if self.found.nu_G.refuted else trio[2]
 
     def _best(
         self, statement: Callable[[Setting], Guarantee], values: tuple[float, float, float], restricted: bool

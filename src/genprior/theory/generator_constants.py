@@ -11,7 +11,7 @@ import torch
 from genprior import _validate
 from genprior.generators import Generator, TruncatedNormal
 from genprior.theory.proved.layers import Layer, every_layer, layers_of
-from genprior.theory.proved.recursion import Proved, proved_constants
+from genprior.theory.proved.recursion import NOT_INJECTIVE, Proved, proved_constants
 from genprior.theory.sampled import Sampled, sample_constants
 
 
@@ -28,6 +28,8 @@ class Constant:
     """On which side of the truth the sampled figure lies, at most round-off away."""
     reason: str = ""
     """Why there is no rigorous figure, or what it says."""
+    refuted: str = ""
+    """Why no finite (for iota: positive) constant can be counted on, whatever samples show; empty if there is none."""
 
     def to_dict(self) -> dict[str, object]:
         """For JSON."""
@@ -37,6 +39,7 @@ class Constant:
             "samples": self.samples,
             "side": self.side,
             "reason": self.reason,
+            "refuted": self.refuted,
         }
 
 
@@ -141,11 +144,14 @@ def _labelled(
     points = f"singular values of DG at {len(seen.points)} points, secants of {seen.pairs} pairs"
     why = proved.reasons
     word = "singular values of the affine map" if everywhere else "product of proved layer norms"
+    no_iota, no_nu = _refuted(generator, proved, chain)
     vouched = ", ".join(layer.label for layer in every_layer(chain) if layer.vouched)
     word += f"; vouched for by the module: the sum in {vouched}" if vouched else ""
     return GeneratorConstants(
         radius=radius,
-        iota=Constant("iota", seen.iota, proved.iota or None, points, "not below the truth", why.get("iota", word)),
+        iota=Constant(
+            "iota", seen.iota, proved.iota or None, points, "not below the truth", why.get("iota", word), no_iota
+        ),
         kappa=Constant(
             "kappa", seen.kappa, _finite(proved.kappa), points, "not above the truth", why.get("kappa", word)
         ),
@@ -156,6 +162,7 @@ def _labelled(
             f"second derivatives at {seen.curved} points",
             "not above the truth",
             why.get("nu_G", "the map is affine" if everywhere else "layer recursion with the activations' curvature"),
+            no_nu,
         ),
         everywhere=everywhere,
         vouched=vouched,
@@ -163,6 +170,18 @@ def _labelled(
         seen=seen,
         chain=chain,
     )
+
+
+def _refuted(generator: Generator, proved: Proved, chain: tuple[Layer, ...]) -> tuple[str, str]:
+    """Why iota is zero, and why nu_G is infinite, where the architecture says so."""
+    inside, outside = math.prod(generator.latent_shape), math.prod(generator.signal_shape)
+    affine = proved.reasons.get("iota", "")
+    no_iota = affine if affine == NOT_INJECTIVE else ""
+    if inside > outside:
+        no_iota = f"{inside} latents and only {outside} signal values: no map with a derivative is injective"
+    kinks = (layer for layer in every_layer(chain) if layer.kind == "activation" and not layer.activation.smooth)
+    first = next(kinks, None) if math.isinf(proved.nu) else None
+    return no_iota, "" if first is None else f"the slope of {first.label} jumps"
 
 
 def _finite(value: float) -> float | None:

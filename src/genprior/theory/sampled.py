@@ -95,10 +95,9 @@ def sample_constants(
     count = min(len(many), 2 * points)
     nu = _curvature(generator, many[:count], radius, moves, random)
     places, spectra = torch.cat([part.points for part in seen]), torch.cat([part.values for part in seen])
+    narrows = math.prod(generator.latent_shape) > math.prod(generator.signal_shape)  # DG has a kernel everywhere
     return Sampled(
-        iota=min(float(spectra[:, -1].min()), secants[0])
-        if spectra.shape[1] <= math.prod(generator.signal_shape)
-        else 0.0,
+        iota=0.0 if narrows else min(float(spectra[:, -1].min()), secants[0]),
         kappa=max(float(spectra[:, 0].max()), secants[1]),
         nu=nu,
         points=places,
