@@ -179,6 +179,43 @@ def test_a_loss_of_ones_own_may_be_negative():
     assert not next(a for a in found.assumptions if "negative" in a.text).checked
 
 
+class Slope(gp.terms.Term):
+    """``50 sum(z)``, negative somewhere."""
+
+    def __call__(self, x):
+        return 50 * x.flatten(1).sum(dim=1)
+
+    def prox(self, v, t):
+        return v - 50 * t
+
+    def subgradient(self, x):
+        return torch.full_like(x, 50.0)
+
+
+class Loose(gp.Ball):
+    """A ball that keeps nothing in."""
+
+    def project(self, v):
+        return v
+
+
+@pytest.mark.parametrize("term", [Slope(), 2.0 * Slope(), Slope().around(0.0), 3.0 * Slope().around(1.0)], ids=repr)
+def test_a_term_of_ones_own_stays_so_under_factors_and_shifts(term):
+    generator = gp.Generator(dense(torch.ones(1, 1).double()), 1, 1)
+    problem = gp.Problem(generator, gp.SquaredDistance(torch.zeros(1, 1).double(), 0.5), on_latent=term)
+    found = certify(problem, 1.0, z0=torch.zeros(1, 1).double(), **CHEAP)
+    assert found.status == "conditional", "the solution is at -50, the bound knows nothing of it"
+    open_ones = [a.text for a in found.assumptions if not a.checked]
+    assert "no part of the objective is ever negative" in open_ones and "R and H are convex" in open_ones
+
+
+def test_only_the_ball_itself_keeps_latents_in():
+    start = torch.tensor([[0.31, -0.22]]).double()
+    assert certify(bent_problem(term=2.0 * gp.Ball(1.0)), 1.0, z0=start, **CHEAP).status == "guaranteed"
+    loose = certify(bent_problem(term=Loose(1.0)), 1.0, z0=start, **CHEAP)
+    assert not next(a for a in loose.assumptions if "|z| <= 1" in a.text).checked
+
+
 def test_a_generator_alone_and_constants_known_before():
     generator = gp.Generator(dense(orthonormal(6, 2)), 2, 6)
     known = constants(generator, 3.0, **CHEAP)
