@@ -348,3 +348,52 @@ def test_eight_restarts_cost_less_than_three_runs():
         costs.append(sum(rows))
     handle.remove()
     assert costs[1] < 3 * costs[0]
+
+
+# -- starts for every restart ------------------------------------------------------------------------------------------
+
+
+def test_starts_of_all_restarts():
+    problem, solver = noisy(), gp.GradientDescent(step_size=0.05)
+    z0 = torch.stack([starts(ITEMS) + 0.3 * number for number in range(3)], dim=1)
+    seen: list[Tensor] = []
+    options = {"stop": gp.MaxSteps(7), "tolerance": 0.0}
+    first: list[Tensor] = []
+
+    def watch(view: gp.View) -> None:
+        seen.append(view.rows)
+        first.append(view.best_objective)
+
+    together = gp.solve(problem, solver, z0=z0, cull_after=100, callbacks=[watch], **options)
+    assert len(seen[0]) == 3 * ITEMS
+    alone = [gp.solve(problem, solver, z0=z0[:, number], **options) for number in range(3)]
+    objectives = torch.stack([result.objective for result in alone], dim=1)
+    assert torch.equal(together.restart, objectives.argmin(1))
+    torch.testing.assert_close(together.objective, objectives.amin(1))
+    split = gp.solve(problem, solver, z0=z0, restarts=3, cull_after=100, batch_size=1, **options)
+    assert_same(together, split)
+    other = gp.solve(problem, solver, z0=z0, cull_after=100, seed=9, **options)
+    assert_same(together, other)
+
+
+def test_one_start_given_with_its_axis_is_the_same():
+    problem, solver = noisy(), gp.GradientDescent(step_size=0.05)
+    options = {"stop": gp.MaxSteps(7)}
+    assert_same(
+        gp.solve(problem, solver, z0=starts(ITEMS), **options),
+        gp.solve(problem, solver, z0=starts(ITEMS)[:, None], **options),
+    )
+
+
+@pytest.mark.parametrize(
+    ("shape", "restarts", "message"),
+    [
+        ((ITEMS, 3, LATENT), 2, "z0 holds 3 starts per item, but restarts is 2"),
+        ((ITEMS, 0, LATENT), 1, "starts per item, must be at least 1, got 0"),
+        ((ITEMS + 1, 3, LATENT), 1, "items, but the problem has"),
+        ((ITEMS, 3, LATENT + 1), 1, "z0 has shape .* expected .B, "),
+    ],
+)
+def test_starts_of_all_restarts_that_do_not_fit(shape, restarts, message):
+    with pytest.raises(ValueError, match=message):
+        gp.solve(noisy(), z0=torch.zeros(shape, dtype=torch.float64), restarts=restarts)

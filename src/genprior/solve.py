@@ -57,9 +57,11 @@ def solve(
         when to stop at the latest, for example ``MaxSteps(500) | Seconds(10)``; by default ``MaxSteps(1000)``. An item
         also stops when it has converged or stalled.
     z0
-        starts ``(B, *latent_shape)``, used by the first restart; drawn from the generator's law otherwise.
+        starts ``(B, *latent_shape)``, used by the first restart; drawn from the generator's law otherwise. Or the starts of
+        all restarts, ``(B, restarts, *latent_shape)``.
     restarts
-        number of starts per item. They run side by side, and the worse ones are given up on the way.
+        number of starts per item; where ``z0`` has an axis for them, its length. They run side by side, and the
+        worse ones are given up on the way.
     cull_after
         steps after which the worse half of the restarts is given up; after twice as many half of the rest, and so on
         until one is left.
@@ -112,7 +114,7 @@ def solve(
         stop=stop,
         tolerance=_validate.number("tolerance", tolerance, least=0),
         patience=_validate.whole("patience", patience),
-        restarts=_validate.whole("restarts", restarts),
+        restarts=_restarts(problem, z0, restarts),
         cull_after=_validate.whole("cull_after", cull_after),
         check_every=_validate.whole("check_every", check_every),
         callbacks=tuple(callbacks),
@@ -132,21 +134,42 @@ def solve(
             problem.generator.backwards += counted.generator.backwards
 
 
+def _restarts(problem: Problem, z0: Tensor | None, restarts: int) -> int:
+    """As asked, or as many as ``z0`` has starts for."""
+    restarts = _validate.whole("restarts", restarts)
+    if not _for_restarts(problem, z0):
+        return restarts
+    assert z0 is not None, "it has an axis"
+    if restarts not in {1, z0.shape[1]}:
+        raise ValueError(f"z0 holds {z0.shape[1]} starts per item, but restarts is {restarts}: leave restarts out")
+    return _validate.whole("the length of z0's second axis, the starts per item,", z0.shape[1])
+
+
+def _for_restarts(problem: Problem, z0: Tensor | None) -> bool:
+    """Whether ``z0`` is ``(B, restarts, *latent_shape)``."""
+    latent = problem.generator.latent_shape
+    return isinstance(z0, Tensor) and z0.ndim == len(latent) + 2 and tuple(z0.shape[2:]) == latent
+
+
 def _starts(problem: Problem, z0: Tensor | None, restarts: int, seed: int) -> Tensor:
     """Starts of all rows, item by item: ``z0`` first, the rest drawn; projected where H forbids them."""
     generator = problem.generator
+    given = _for_restarts(problem, z0)
     if z0 is not None:
         _validate.tensor("z0", z0)
-        _validate.batch("z0", z0, generator.latent_shape)
+        _validate.batch("z0", z0, tuple(z0.shape[1:]) if given else generator.latent_shape)
         _validate.same_place("z0", z0, generator.device, generator.dtype, "the generator")
     items = problem.batch or (1 if z0 is None else len(z0))
     if z0 is not None and len(z0) != items:
         raise ValueError(f"z0 has {len(z0)} items, but the problem has {items}: give one start per item")
     random = _validate.seed(seed)
-    drawn = [generator.draw(items, random) for _ in range(restarts)]
-    if z0 is not None:
-        drawn[0] = z0.detach().clone()
-    starts = torch.stack(drawn, dim=1).flatten(0, 1)
+    if z0 is not None and given:
+        starts = z0.detach().clone().flatten(0, 1)
+    else:
+        drawn = [generator.draw(items, random) for _ in range(restarts)]
+        if z0 is not None:
+            drawn[0] = z0.detach().clone()
+        starts = torch.stack(drawn, dim=1).flatten(0, 1)
     if isinstance(problem.on_latent, Zero) or not problem.on_latent.is_indicator:
         return starts
     return problem.on_latent.rows(_repeat(items, restarts, starts.device)).prox(starts, 1.0)

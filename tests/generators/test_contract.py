@@ -196,3 +196,31 @@ def test_examples(make):
 def test_example_seeds(name):
     z = EXAMPLES[name]().sample_latent(1)
     assert not torch.equal(EXAMPLES[name](seed=1)(z), EXAMPLES[name](seed=2)(z))
+
+
+class Picky(torch.nn.Module):
+    """Raises what no library expects."""
+
+    def __init__(self, problem):
+        super().__init__()
+        self.layer, self.problem = torch.nn.Linear(3, 4), problem
+
+    def forward(self, z):
+        if len(z) > 2:
+            raise self.problem
+        return self.layer(z)
+
+
+@pytest.mark.parametrize(
+    "problem", [AssertionError("small batches"), KeyError("k"), IndexError("i"), RuntimeError("r")]
+)
+@pytest.mark.parametrize("use", [lambda G, z: G(z), lambda G, z: G.jacobian(z), lambda G, z: G.push(z, z[None])])
+def test_whatever_the_module_raises_is_a_clear_error(problem, use):
+    G = gp.Generator(Picky(problem), 3, 4)
+    with pytest.raises(
+        ValueError, match=r"the generator's module failed on latents of shape \(3, 3\) \(.*check latent"
+    ) as e:
+        use(G, torch.zeros(3, 3))
+    assert type(problem) is RuntimeError or f"{type(problem).__name__}: " in str(e.value)
+    with pytest.raises(torch.OutOfMemoryError):
+        gp.Generator(Picky(torch.OutOfMemoryError("full")), 3, 4)(torch.zeros(3, 3))

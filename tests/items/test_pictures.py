@@ -1,6 +1,8 @@
 """Pictures of every kind: a stated conversion, or a refusal that says what to do."""
 
 import io
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -127,3 +129,42 @@ def test_bytes_and_names():
     assert decode(store.getvalue(), GREY).shape == (1, 6, 8)
     with pytest.raises(Unreadable, match=r"upload\.png cannot be read as a picture"):
         decode(b"no picture at all", GREY, name="upload.png")
+
+
+def test_sixteen_bits_in_a_pgm(tmp_path):
+    deep = np.random.default_rng(0).integers(0, 65536, (6, 8), dtype=np.uint16)
+    path = tmp_path / "deep.pgm"
+    path.write_bytes(b"P5\n8 6\n65535\n" + deep.astype(">u2").tobytes())
+    assert check_file(path, GREY) is True
+    assert torch.allclose(decode(path, GREY)[0] * 65535, torch.from_numpy(deep.astype(np.float32)), atol=0.01)
+    path.write_bytes(b"P5\n8 6\n1000\n" + (deep % 1001).astype(">u2").tobytes())
+    assert torch.allclose(decode(path, GREY)[0] * 1000, torch.from_numpy((deep % 1001).astype(np.float32)), atol=0.02)
+
+
+def deep_colour(path, deep):
+    """A PNG with 16 bits for each of three colours, which Pillow does not write."""
+
+    def chunk(kind, content):
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in deep)
+    head = struct.pack(">IIBBBBB", deep.shape[1], deep.shape[0], 16, 2, 0, 0, 0)
+    parts = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + parts)
+    return path
+
+
+def test_of_sixteen_bits_for_each_colour_the_upper_eight_are_read(tmp_path):
+    deep = np.random.default_rng(0).integers(0, 65536, (6, 8, 3), dtype=np.uint16)
+    path = deep_colour(tmp_path / "deep.png", deep)
+    assert check_file(path, COLOUR) is False
+    expected = torch.from_numpy((deep >> 8).astype(np.float32)).permute(2, 0, 1) / 255
+    assert torch.equal(decode(path, COLOUR), expected)
+
+
+def test_first_frame_of_a_cameras_jpeg(tmp_path):
+    first, second = (Image.new("RGB", (8, 6), (level,) * 3) for level in (200, 20))
+    path = saved(first, tmp_path / "phone.jpg", format="MPO", save_all=True, append_images=[second])
+    with Image.open(path) as image:
+        assert image.n_frames == 2
+    assert (decode(path, COLOUR) - 200 / 255).abs().max() < 0.02

@@ -247,3 +247,39 @@ def test_hdf5_without_the_package(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(ValueError, match=r"pip install 'genprior\[hdf5\]'"):
         open_items([tmp_path / "a.h5"], Expected(SHAPE))
+
+
+@pytest.mark.parametrize("ending", ["npz", "h5", "safetensors"])
+def test_labels_beside_pictures_are_passed_over(tmp_path, ending):
+    arrays = {"images": VALUES, "labels": np.arange(5), "whole": np.zeros((2, 6, 8), np.int64)}
+    path = tmp_path / f"a.{ending}"
+    if ending == "h5":
+        with h5py.File(path, "w") as file:
+            file.update(arrays)
+    else:
+        np.savez(path, **arrays) if ending == "npz" else save_file(arrays, path)
+    items = open_items([path], Expected(SHAPE))
+    assert [item.name for item in items.read(0, 9)] == [f"a.{ending}/images[{i}]" for i in range(5)]
+    assert len(items.notes) == 2 and "labels has shape (5,)" in items.notes[0] and "whole" in items.notes[1]
+
+
+def test_a_file_without_any_fitting_array_is_refused(tmp_path):
+    np.savez(tmp_path / "a.npz", labels=np.arange(5), more=np.zeros(3))
+    with pytest.raises(ValueError, match=r"labels has shape \(5,\), expected \(1, 6, 8\)"):
+        open_items([tmp_path / "a.npz"], Expected(SHAPE))
+
+
+def test_a_damaged_array_is_not_passed_over(tmp_path):
+    np.savez(tmp_path / "a.npz", x=VALUES, y=np.asfortranarray(VALUES))
+    with pytest.raises(ValueError, match=r"column by column"):
+        open_items([tmp_path / "a.npz"], Expected(SHAPE))
+
+
+def test_the_same_file_twice(tmp_path, monkeypatch):
+    path = grey(tmp_path / "a.png")
+    monkeypatch.chdir(tmp_path)
+    for inputs in (["a.png", "a.png"], ["a.png", str(path)], [str(tmp_path), "a.png"]):
+        with pytest.raises(ValueError, match=r"a\.png was given twice"):
+            open_items(inputs, Expected(SHAPE))
+    (tmp_path / "b.png").symlink_to(path)
+    assert len(open_items([tmp_path], Expected(SHAPE))) == 2, "a folder of links is no mistake"

@@ -11,7 +11,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 import genprior as gp
-from genprior.networks.foreign import open_generator, open_with_notes, source_digest, with_label
+from genprior.networks.foreign import open_generator, open_with_notes, source_digest
+from genprior.networks.labels import check_labels, with_label
 from genprior.networks.weights import load_weights, read_weights
 
 CODE = """
@@ -39,6 +40,15 @@ def unbounded():
     return nn.Sequential(nn.Linear(5, 64), nn.Unflatten(1, (1, 8, 8)))
 
 
+def waves():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 20), nn.Tanh())
+
+
+def declared_waves():
+    return gp.Generator(waves(), 5, 20, signal_range=(-1, 1))
+
+
 def declared():
     return gp.Generator(dcgan(), (12, 1, 1), (3, 8, 8), law=gp.Uniform(-1, 1), signal_range=(-1, 1))
 
@@ -62,6 +72,41 @@ class Conditional(nn.Module):
 
     def forward(self, z, label):
         return torch.sigmoid(self.layer(torch.cat([z, self.classes(label)], 1))).reshape(-1, 1, 4, 4)
+
+
+class Optional(Conditional):
+    latent_dim = 6
+
+    def forward(self, z, y=None):
+        return super().forward(z, torch.zeros(len(z), dtype=torch.int64) if y is None else y)
+
+
+class Truncated(Conditional):
+    def forward(self, z, truncation=1.0):
+        return truncation * super().forward(z, torch.zeros(len(z), dtype=torch.int64))
+
+
+class OneHot(nn.Module):
+    nz = 6
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, z, y):
+        return torch.sigmoid(self.layer(torch.cat([z, y], 1))).reshape(-1, 1, 4, 4)
+
+
+class Counted(OneHot):
+    n_classes = 7
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.mix = nn.Linear(6, 16), nn.Bilinear(16, 7, 16)
+
+    def forward(self, z, y):
+        return torch.sigmoid(self.mix(self.layer(z), y)).reshape(-1, 1, 4, 4)
 
 
 def number():
@@ -143,6 +188,29 @@ def test_a_range_that_is_told(code):
         open_generator(f"{code}:unbounded", signal_range=(1, 0))
 
 
+@pytest.mark.parametrize("name", ["waves", "declared_waves"])
+def test_signals_that_are_no_pictures_keep_their_values(code, name):
+    import runpy
+
+    opened = open_with_notes(f"{code}:{name}")
+    own, z = runpy.run_path(code)["waves"](), opened.generator.sample_latent(4)
+    assert torch.allclose(opened.generator(z), own(z)) and bool((own(z) < -0.1).any())
+    assert "left as they are, in [-1, 1]: signals of shape (20,) are no pictures" in " ".join(opened.notes)
+    told = open_generator(f"{code}:{name}", signal_range=(-1, 1))
+    assert torch.allclose(told(z), (own(z) + 1) / 2), "what a person tells is done"
+
+
+def test_pictures_keep_their_values_where_that_is_told(code):
+    import runpy
+
+    opened = open_with_notes(f"{code}:dcgan", signal_range="keep")
+    own, z = runpy.run_path(code)["dcgan"](), opened.generator.sample_latent(2)
+    assert torch.allclose(opened.generator(z), own(z)) and opened.generator.signal_range is None
+    assert "values left as they are, as was told" in opened.notes
+    with pytest.raises(ValueError, match=r"signal_range must be \(low, high\) or 'keep', got 'kept'"):
+        open_generator(f"{code}:dcgan", signal_range="kept")
+
+
 def test_a_generator_keeps_its_law(code):
     generator = open_generator(f"{code}:declared")
     assert generator.law == gp.Uniform(-1, 1) and generator.signal_range == (0.0, 1.0)
@@ -172,6 +240,48 @@ def test_conditional(code):
         open_generator(f"{code}:vector", label=1)
     with pytest.raises(ValueError, match=r"no class label"):
         with_label(gp.load_generator("mnist"), 1)
+
+
+def test_a_label_that_has_a_default(code):
+    free, three = open_generator(f"{code}:Optional"), open_generator(f"{code}:Optional", label=3)
+    z = free.sample_latent(2)
+    own = three.module.module
+    assert (
+        torch.equal(three(z), own(z, torch.tensor([3, 3])))
+        and torch.equal(free(z), own(z))
+        and not torch.equal(free(z), three(z))
+    )
+    with pytest.raises(ValueError, match=r"takes only a latent: leave it out"):
+        open_generator(f"{code}:Truncated", label=3, latent_shape=6)
+
+
+@pytest.mark.parametrize(("name", "count"), [("OneHot", 10), ("Counted", 7)])
+def test_one_hot_labels(code, name, count):
+    opened = open_with_notes(f"{code}:{name}", label=3)
+    G = opened.generator
+    z = G.sample_latent(2)
+    hot = torch.zeros(2, count)
+    hot[:, 3] = 1
+    assert G.latent_shape == (6,) and torch.equal(G(z), G.module.module(z, hot))
+    assert f"class label 3 for every item, one-hot among {count}" in opened.notes
+    hot = hot.roll(1, 1)
+    assert torch.equal(with_label(G, 4)(z), G.module.module(z, hot))
+
+
+@pytest.mark.parametrize(("name", "label"), [("Optional", 10), ("OneHot", 10), ("Counted", 7)])
+def test_a_label_out_of_range(code, name, label):
+    message = rf"the class label 0, but not {label} \(.*Error: .*\): is it out of range"
+    with pytest.raises(ValueError, match=message):
+        open_generator(f"{code}:{name}", label=label)
+    G = open_generator(f"{code}:{name}", label=0)
+    check_labels(G, [0, label - 1, 0])
+    with pytest.raises(ValueError, match=rf"does not take the class label {label}: "):
+        check_labels(G, [0, label])
+
+
+def test_why_the_latent_shape_is_not_found(code):
+    with pytest.raises(ValueError, match=r"tried 8, .*; on 8 it failed with RuntimeError: .*--latent-shape"):
+        open_generator(f"{code}:Conditional", label=3)
 
 
 # -- programs --------------------------------------------------------------------------------------------------------
@@ -288,6 +398,30 @@ def test_weights_that_do_not_fit(tmp_path, code, state, message):
         open_generator(f"{code}:vector", tmp_path / "w.pt")
 
 
+def test_one_of_several_sets_of_weights_is_named(tmp_path, code):
+    torch.manual_seed(3)
+    first, average = ({"0.weight": torch.randn(16, 5), "0.bias": torch.randn(16)} for _ in range(2))
+    path = tmp_path / "ck.pt"
+    torch.save({"g": first, "g_ema": average, "d": nn.Linear(3, 3).state_dict(), "step": 5}, path)
+    with pytest.raises(
+        ValueError, match=r"2 sets of weights that fit \(g, g_ema\): name one.*--weights .*ck\.pt:g_ema"
+    ):
+        open_generator(f"{code}:vector", path)
+    for key, state in (("g", first), ("g_ema", average)):
+        G = open_generator(f"{code}:vector", f"{path}:{key}")
+        z = G.sample_latent(2)
+        assert torch.allclose(G(z).flatten(1), torch.sigmoid(z @ state["0.weight"].T + state["0.bias"]))
+    with pytest.raises(ValueError, match=r"no set of weights 'ema': give one of 'g', 'g_ema', 'd'"):
+        open_generator(f"{code}:vector", f"{path}:ema")
+    with pytest.raises(ValueError, match=r"does not fit the module"):
+        open_generator(f"{code}:vector", f"{path}:d")
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*none\.pt:g"):
+        open_generator(f"{code}:vector", tmp_path / "none.pt:g")
+    before = source_digest(f"{code}:vector", f"{path}:g")
+    torch.save({"g": average}, path)
+    assert source_digest(f"{code}:vector", f"{path}:g") != before
+
+
 def test_damaged_weights(tmp_path):
     torch.save({"a": torch.zeros(100)}, tmp_path / "w.pt")
     whole = (tmp_path / "w.pt").read_bytes()
@@ -382,3 +516,28 @@ def test_digest_follows_the_files(tmp_path, code):
     assert before == source_digest(f"{code}:vector", tmp_path / "w.pt") != source_digest("mnist")
     torch.save(nn.Linear(1, 2).state_dict(), tmp_path / "w.pt")
     assert source_digest(f"{code}:vector", tmp_path / "w.pt") != before
+
+
+def test_digest_follows_code_and_numbers_of_a_package(tmp_path, monkeypatch):
+    package = tmp_path / "their_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    code = "import torch\n\ndef build():\n    torch.manual_seed(SEED)\n    return torch.nn.Linear(3, 9)\n"
+    (package / "models.py").write_text(code.replace("SEED", "0"))
+    monkeypatch.syspath_prepend(tmp_path)
+    spec = "their_package.models:build"
+    first = source_digest(spec, None, open_generator(spec))
+    assert first == source_digest(spec, None, open_generator(spec))
+    other = gp.Generator(nn.Linear(3, 9), 3, 9)
+    assert source_digest(spec, None, other) != first, "the numbers count"
+    files = source_digest(spec)
+    (package / "models.py").write_text(code.replace("SEED", "1"))
+    assert source_digest(spec) != files, "the code counts"
+
+
+def test_digest_of_a_program_in_the_working_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    quiet(lambda: torch.jit.script(module()).save("a.pt"))
+    before = source_digest("a.pt")
+    quiet(lambda: torch.jit.script(nn.Linear(2, 3)).save("a.pt"))
+    assert source_digest("a.pt") != before

@@ -1,5 +1,8 @@
 """The look at a person's generator: each fault is found and named; a sound one gets its numbers."""
 
+import json
+import shlex
+
 import numpy as np
 import pytest
 import torch
@@ -88,6 +91,12 @@ def test_a_range_that_is_told_mends_it(spec):
     assert "--range 0 255" in found.command
 
 
+def test_values_that_are_kept(spec, capfd):
+    assert cli.main(["check", spec("diagonal"), "--range", "keep", "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert "--range keep" in found["command"] and "values left as they are, as was told" in found["notes"]
+
+
 def test_a_wrong_latent_shape(spec):
     found = inspect_generator(Source(generator=spec("good"), latent_shape=(9,)))
     assert "does not run on latents of shape (9,)" in found.report.failures[0].measured
@@ -96,9 +105,8 @@ def test_a_wrong_latent_shape(spec):
 def test_a_sound_one(spec, tmp_path):
     found = inspect_generator(Source(generator=spec("good")))
     assert found.report.ok and found.latent_shape == (3,) and found.signal_shape == (1, 8, 8)
-    assert found.command == (
-        f"genprior recover pictures/ --generator {spec('good')} --operator downsample:4 --restarts 4 --out recovered"
-    )
+    rest = "--operator downsample:4 --simulate --restarts 4 --out recovered"
+    assert found.command == f"genprior recover pictures/ --generator {spec('good')} {rest}"
     assert set(found.speed) == {"forward_1", "both_1", "forward_16", "both_16"} and min(found.speed.values()) > 0
     sheet = write_samples(Source(generator=spec("good")), tmp_path / "look", count=5)
     assert sheet.is_file() and len(list((tmp_path / "look" / "samples").iterdir())) == 5
@@ -109,21 +117,44 @@ def test_conditioning_is_that_of_the_matrix(spec):
     numbers = found.conditioning
     assert numbers["largest"] == pytest.approx(4.0) and numbers["smallest"] == pytest.approx(0.001)
     assert numbers["condition"] == pytest.approx(4000) and numbers["flat_share"] == pytest.approx(1 / 3)
-    assert "gaussian:m=2" in found.command
+    assert found.command.startswith("genprior recover signals.npy ") and "gaussian:m=2" in found.command
     with pytest.raises(ValueError, match="are no pictures"):
         write_samples(Source(generator=spec("diagonal")), spec)
 
 
-def test_the_suggested_command_runs(spec, tmp_path, monkeypatch, capfd):
-    """As a new user would: check, take the command, put the pictures in."""
-    import shlex
-
+@pytest.mark.parametrize("look", [False, True])
+def test_the_suggested_command_runs(spec, tmp_path, monkeypatch, capfd, look):
+    """As a new user would: check, take the command, with pictures of one's own or those that check wrote."""
     monkeypatch.chdir(tmp_path)
     torch.save({"state_dict": {"layer.weight": torch.ones(64, 3), "layer.bias": torch.zeros(64)}}, "w.pt")
-    source = Source(generator=spec("good"), weights="w.pt")
-    words = shlex.split(inspect_generator(source).command)
-    (tmp_path / "pictures").mkdir()
-    np.save(tmp_path / "pictures" / "small.npy", np.full((2, 2, 2), 0.5, np.float32))
+    assert cli.main(["check", spec("good"), "--weights", "w.pt", "--json", *(["--out", "look"] if look else [])]) == 0
+    words = shlex.split(json.loads(capfd.readouterr().out)["command"])
+    assert words[2] == ("look/samples" if look else "pictures/")
+    if not look:
+        (tmp_path / "pictures").mkdir()
+        np.save(tmp_path / "pictures" / "whole.npy", np.full((16, 8, 8), 0.5, np.float32))
     assert cli.main([*words[1:], "--steps", "3"]) == 0
-    assert np.load("recovered/recovered/small.npy").shape == (2, 8, 8)
-    assert "2 of 2 items" in capfd.readouterr().out
+    assert "16 of 16 items" in capfd.readouterr().out
+
+
+def test_the_suggested_command_runs_for_signals(spec, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(inspect_generator(Source(generator=spec("diagonal"))).command)
+    np.save("signals.npy", np.array([[4.0, -2.0, 0.001, 0, 0]], np.float32))
+    assert cli.main([*words[1:], "--steps", "3"]) == 0
+    assert "1 of 1 items" in capfd.readouterr().out
+
+
+def test_pictures_that_are_whole(spec, tmp_path, capfd):
+    """Who forgets --simulate is told, not sent to --resize."""
+    write_samples(Source(generator=spec("good")), tmp_path, count=2)
+    words = ["recover", str(tmp_path / "samples"), "--generator", spec("good"), "--operator", "downsample:4"]
+    assert cli.main([*words, "--out", str(tmp_path / "out")]) == 1
+    said = capfd.readouterr().err
+    assert "8 x 8 pixels, as the generator's pictures do, expected measurements of 2 x 2" in said
+    assert "Add --simulate" in said
+
+
+def test_kept_values_of_pictures_are_no_fault(spec):
+    found = inspect_generator(Source(generator=spec("in_bytes"), signal_range="keep"))
+    assert found.report.ok, str(found.report)

@@ -167,3 +167,62 @@ def test_time_left_where_there_is_no_terminal(capfd):
         bar.told(0, 100, "reading")
         bar.told(50, 100, "step 3")
     assert re.search(r"50/100: step 3, about \d+ s left", capfd.readouterr().err)
+
+
+def test_time_used_up_is_no_recovery(digits, tmp_path, capfd):
+    words = ["denoise", digits, "--simulate", "--time", "1e-9", "--out", tmp_path / "out"]
+    assert ends(words) == 1
+    shown = capfd.readouterr()
+    assert "recovered: 0 of 3 items (3 OUT_OF_TIME)" in shown.out
+    assert "not begun: 3 items, for which no time was left" in shown.out
+    assert "no time was left for 3 of 3 items" in flat(shown.err)
+    document = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert document["summary"]["not_begun"] == 3
+    assert all("no time was left for a single step" in item["advice"] for item in document["items"])
+    assert "no time was left for" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_diverged_items_end_with_exit_code_one(tmp_path, capfd):
+    (tmp_path / "bad.py").write_text(
+        "import torch\n"
+        "class Bad(torch.nn.Module):\n"
+        "    latent_shape = (2,)\n"
+        "    def forward(self, z):\n"
+        "        slope_is_nan = (0 * z).sum(1).sqrt()\n"
+        "        return torch.sigmoid(z.sum(1) + slope_is_nan).reshape(-1, 1, 1, 1).expand(-1, 1, 2, 2)\n"
+    )
+    np.save(tmp_path / "x.npy", np.full((2, 1, 2, 2), 0.5, np.float32))
+    words = ["denoise", tmp_path / "x.npy", "--generator", f"{tmp_path / 'bad.py'}:Bad", "--range", "0", "1"]
+    code = ends([*words, "--solver", "gradient-descent", "--steps", "500", "--out", tmp_path / "out"])
+    shown = capfd.readouterr()
+    assert (code, "2 of 2 items diverged" in flat(shown.err)) == (1, True), shown
+    assert "recovered: 0 of 2 items" in shown.out
+    json.loads((tmp_path / "out" / "result.json").read_text(), parse_constant=pytest.fail)
+
+
+def test_labels_beside_the_pictures_are_told(tmp_path, capfd):
+    np.savez(tmp_path / "a.npz", images=samples.digits(2)[0].numpy(), labels=np.arange(2))
+    assert ends(["denoise", tmp_path / "a.npz", "--simulate", "--steps", "2", "--out", tmp_path / "out"]) == 0
+    shown = flat(capfd.readouterr().out)
+    assert "recovered: 2 of 2 items" in shown and "note: passed over: " in shown and "labels has shape (2,)" in shown
+
+
+class Odd(Exception):
+    """Not one of the family that commands expect."""
+
+
+@pytest.mark.parametrize(
+    "problem", [IndexError("index out\nof range"), AssertionError(), Odd("odd"), OverflowError("big")]
+)
+def test_no_traceback_reaches_a_person(tmp_path, capfd, monkeypatch, problem):
+    def fails(*parts):
+        raise problem
+
+    monkeypatch.setattr("genprior.tasks.recover.recover", fails)
+    assert ends(["denoise", "a.png", "--out", tmp_path / "out"]) == 1
+    shown = capfd.readouterr()
+    assert shown.out == "" and shown.err.count("\n") == 1
+    assert shown.err.startswith(f"genprior: {type(problem).__name__}") and "GENPRIOR_DEBUG=1 shows" in shown.err
+    monkeypatch.setenv("GENPRIOR_DEBUG", "1")
+    assert ends(["denoise", "a.png", "--out", tmp_path / "out"]) == 1
+    assert "Traceback" in capfd.readouterr().err

@@ -106,6 +106,10 @@ def test_random_mask(files):
         ("mask:known.png,keep=0.3", "needs one of file or keep"),
         ("blur:sigma=-1", "above 0, got -1"),
         ("blur:sigma=nan", "must be finite"),
+        ("blur:sigma=1e300", r"from 0.1 to the side of the picture, \d+; got 1e\+300, which leaves one grey"),
+        ("blur:sigma=1e-300", "got 1e-300, which changes nothing: give for example sigma=2"),
+        ("mask:keep=0.5,seed=99999999999999999999999", "operator 'mask.*Overflow"),
+        ("gaussian:m=99999999999999", "operator 'gaussian.*memory"),
         ("blur:sigma=x", "sigma in the operator .* must be a number"),
         ("blur", "needs one of file or sigma"),
         ("downsample:4", "factor 4 does not divide the image of 6 x 8"),
@@ -149,3 +153,14 @@ def test_examples_are_all_kinds():
 
 def test_dtype():
     assert parse_operator("gaussian:m=9", SHAPE, dtype=torch.float64).dtype == torch.float64
+
+
+def test_fourier_is_unitary_with_frequency_zero_first(tmp_path):
+    x = np.random.default_rng(0).random((2, 1, 6, 8)).astype(np.float32)
+    spectrum = np.fft.fft2(x, norm="ortho")
+    np.save(tmp_path / "lines.npy", np.array([0, 1, 5]))
+    y = parse_operator(f"fourier:{tmp_path / 'lines.npy'}", (1, 6, 8))(torch.from_numpy(x)).numpy()
+    assert np.allclose(y[..., [0, 1, 5], :], spectrum[..., [0, 1, 5], :], atol=1e-5) and not y[..., 2:5, :].any()
+    np.save(tmp_path / "lines.npy", np.array([2, 3, 4]))
+    centred = parse_operator(f"fourier:{tmp_path / 'lines.npy'},centred=true", (1, 6, 8))(torch.from_numpy(x)).numpy()
+    assert np.allclose(centred, y), "6 // 2 is the middle; the measurements keep their order"

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import cvxpy as cp
 import numpy as np
@@ -180,6 +181,10 @@ def test_classes_one_per_item(job, model, tmp_path):
     np.save(tmp_path / "labels.npy", labels[:4])
     with pytest.raises(ValueError, match=r"holds 4 labels for 5 items"):
         recover(job("Conditional", source={"labels": str(tmp_path / "labels.npy")}, out=tmp_path / "new", **files))
+    np.save(tmp_path / "labels.npy", [0, 1, 2, 3, 4])
+    with pytest.raises(ValueError, match=r"does not take the class label 4: .*IndexError"):
+        recover(job("Conditional", source={"labels": str(tmp_path / "labels.npy")}, out=tmp_path / "new", **files))
+    assert not (tmp_path / "new").exists(), "refused before any work"
 
 
 def test_fourier_measurements_are_complex(job, model, made, tmp_path):
@@ -358,3 +363,22 @@ def test_killed_and_started_again_with_flat_memory(model, tmp_path):
     rows = np.load(out / "recovered" / "rows.npy")
     assert rows.shape == (200, 8, 8) and np.isfinite(rows).all() and (np.ptp(rows.reshape(200, -1), axis=1) > 0).all()
     assert not list(out.rglob(".*.part")) and not list((out / ".job").glob("rows-*"))
+
+
+def test_numbers_of_the_generator_that_come_from_elsewhere(job, model, tmp_path):
+    """The code is the same and names no weights; the numbers are others."""
+    (tmp_path / "seed.txt").write_text("0")
+    code = f"""
+from pathlib import Path
+
+
+def read():
+    torch.manual_seed(int(Path({str(tmp_path / "seed.txt")!r}).read_text()))
+    return nn.Sequential(nn.Linear(3, 64), nn.Sigmoid(), nn.Unflatten(1, (1, 8, 8)))
+"""
+    Path(model).write_text(Path(model).read_text() + code)
+    recover(job("read", steps=1))
+    recover(job("read", steps=1))
+    (tmp_path / "seed.txt").write_text("1")
+    with pytest.raises(ValueError, match=r"content of the generator has changed"):
+        recover(job("read", steps=1))

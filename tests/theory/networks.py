@@ -17,16 +17,17 @@ class Mild(nn.Module):
         return z @ self.linear.T + self.eps * (z @ self.inner.T).tanh()
 
     def branches(self) -> tuple[nn.Module, nn.Module]:
-        return dense(self.linear), nn.Sequential(dense(self.inner), nn.Tanh(), Times(self.eps, self.linear.shape[0]))
+        return dense(self.linear), nn.Sequential(dense(self.inner), nn.Tanh(), times(self.eps, self.linear.shape[0]))
 
 
-class Times(nn.Linear):
+def times(factor: float, size: int) -> nn.Linear:
     """Multiplication by a number."""
+    return dense(factor * torch.eye(size, dtype=torch.float64))
 
-    def __init__(self, factor: float, size: int) -> None:
-        super().__init__(size, size, bias=False)
-        self.double()
-        self.weight.data = self.weight.data.new_zeros(size, size).fill_diagonal_(factor)
+
+def bent(matrix: Tensor, scale: float) -> nn.Sequential:
+    """``tanh(scale B z) / scale``: close to linear for a small scale, of layers that are all known."""
+    return nn.Sequential(dense(scale * matrix), nn.Tanh(), times(1 / scale, matrix.shape[0]))
 
 
 def dense(matrix: Tensor, bias: Tensor | None = None) -> nn.Linear:

@@ -9,7 +9,7 @@ from torch import nn
 import genprior as gp
 from genprior.theory import certify, constants, loss_constants
 from genprior.theory.certifying import own_signal_problem
-from tests.theory.networks import Mild, dense
+from tests.theory.networks import Mild, bent, dense
 
 CHEAP = {"points": 4, "moves": 1}
 
@@ -31,6 +31,12 @@ def linear_problem(measurements=None, noise=0.1):
 def mild_problem(eps=0.01, term=None):
     generator = gp.Generator(Mild(orthonormal(8, 2), orthonormal(8, 2, seed=1), eps), 2, 8, dtype=torch.float64)
     y = generator(torch.tensor([[0.3, -0.2]]).double())
+    return gp.Problem(generator, gp.SquaredDistance(y, 0.5), on_latent=term)
+
+
+def bent_problem(scale=0.02, term=None):
+    generator = gp.Generator(bent(orthonormal(8, 2), scale), 2, 8, dtype=torch.float64)
+    y = generator(torch.tensor([[0.3, -0.2]]).double()).detach()
     return gp.Problem(generator, gp.SquaredDistance(y, 0.5), on_latent=term)
 
 
@@ -68,7 +74,8 @@ def test_fewer_measurements_than_numbers():
     assert found.loss.mu == 0 and found.loss.restricted_mu > 0
     assert found.status == "conditional" and found.guarantee.setting.restricted
     assert (
-        "It would hold if: iota, kappa and nu_G hold on the ball; the restricted constant of L holds" in found.verdict()
+        "It would follow if: iota, kappa and nu_G hold on the ball; the restricted constant of L holds"
+        in found.verdict()
     )
     assert found.verdict().startswith("Not proved")
 
@@ -94,15 +101,52 @@ def test_plain_constants():
     assert not unproved.proved and unproved.mu == 0 and unproved.restricted_mu == pytest.approx(4.0, rel=1e-3)
 
 
-def test_a_mild_generator_is_guaranteed_only_if_its_latents_are_kept_in_the_ball():
+def test_a_bent_generator_is_guaranteed_only_if_its_latents_are_kept_in_the_ball():
     start = torch.tensor([[0.31, -0.22]]).double()
-    kept = certify(mild_problem(term=gp.Ball(1.0)), 1.0, z0=start, **CHEAP)
+    kept = certify(bent_problem(term=gp.Ball(1.0)), 1.0, z0=start, **CHEAP)
     assert kept.status == "guaranteed", kept.verdict()
-    free = certify(mild_problem(), 1.0, z0=start, **CHEAP)
+    free = certify(bent_problem(), 1.0, z0=start, **CHEAP)
     assert free.status == "conditional" and "all iterates have |z| <= 1" in free.verdict()
-    larger = certify(mild_problem(term=gp.Ball(2.0)), 1.0, z0=start, **CHEAP)
+    larger = certify(bent_problem(term=gp.Ball(2.0)), 1.0, z0=start, **CHEAP)
     assert larger.status == "conditional", "the constants hold on a smaller ball than the one of H"
-    assert certify(mild_problem(term=gp.Ball(1.0)), 1.0, z0=100 * start, **CHEAP).z0.norm() <= 1 + 1e-12
+    assert certify(bent_problem(term=gp.Ball(1.0)), 1.0, z0=100 * start, **CHEAP).z0.norm() <= 1 + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("net", "sizes", "condition", "why"),
+    [
+        (
+            nn.Sequential(dense(orthonormal(4, 1)), nn.LeakyReLU(0.2)),
+            (1, 4),
+            "nu_G is finite",
+            "slope of 1 (LeakyReLU) jumps",
+        ),
+        (
+            nn.Sequential(dense(orthonormal(3, 3)[:2]), nn.Tanh()),
+            (3, 2),
+            "iota > 0",
+            "3 latents and only 2 signal values",
+        ),
+        (nn.Sequential(dense(torch.ones(4, 2).double())), (2, 4), "iota > 0", "affine and not injective"),
+    ],
+    ids=["kink", "narrow", "rank"],
+)
+def test_samples_do_not_stand_against_what_is_known(net, sizes, condition, why):
+    """They may all look harmless; the opposite is known, so that not even a conditional rate is told."""
+    found = certify(gp.Generator(net, *sizes, dtype=torch.float64), 0.5, **CHEAP)
+    assert found.status == "none" and condition in [c.name for c in found.guarantee.failures]
+    assert why in found.generator.nu_G.refuted + found.generator.iota.refuted
+    if sizes[0] > sizes[1]:
+        assert found.generator.iota.sampled == 0
+
+
+def test_a_sum_by_the_word_of_its_module_is_not_proved():
+    found = certify(mild_problem(term=gp.Ball(1.0)), 1.0, z0=torch.tensor([[0.31, -0.22]]).double(), **CHEAP)
+    assert (
+        found.status == "conditional"
+        and "branches() add up to what is computed in the module (Mild)" in found.verdict()
+    )
+    assert "vouched for by the module" in found.generator.kappa.reason and found.level == "rigorous"
 
 
 def test_nothing_is_promised_where_conditions_fail():
@@ -133,6 +177,43 @@ def test_a_loss_of_ones_own_may_be_negative():
     )
     found = certify(gp.Problem(generator, risk), 1.0, dual=1.0, **CHEAP)
     assert not next(a for a in found.assumptions if "negative" in a.text).checked
+
+
+class Slope(gp.terms.Term):
+    """``50 sum(z)``, negative somewhere."""
+
+    def __call__(self, x):
+        return 50 * x.flatten(1).sum(dim=1)
+
+    def prox(self, v, t):
+        return v - 50 * t
+
+    def subgradient(self, x):
+        return torch.full_like(x, 50.0)
+
+
+class Loose(gp.Ball):
+    """A ball that keeps nothing in."""
+
+    def project(self, v):
+        return v
+
+
+@pytest.mark.parametrize("term", [Slope(), 2.0 * Slope(), Slope().around(0.0), 3.0 * Slope().around(1.0)])
+def test_a_term_of_ones_own_stays_so_under_factors_and_shifts(term):
+    generator = gp.Generator(dense(torch.ones(1, 1).double()), 1, 1)
+    problem = gp.Problem(generator, gp.SquaredDistance(torch.zeros(1, 1).double(), 0.5), on_latent=term)
+    found = certify(problem, 1.0, z0=torch.zeros(1, 1).double(), **CHEAP)
+    assert found.status == "conditional", "the solution is at -50, the bound knows nothing of it"
+    open_ones = [a.text for a in found.assumptions if not a.checked]
+    assert "no part of the objective is ever negative" in open_ones and "R and H are convex" in open_ones
+
+
+def test_only_the_ball_itself_keeps_latents_in():
+    start = torch.tensor([[0.31, -0.22]]).double()
+    assert certify(bent_problem(term=2.0 * gp.Ball(1.0)), 1.0, z0=start, **CHEAP).status == "guaranteed"
+    loose = certify(bent_problem(term=Loose(1.0)), 1.0, z0=start, **CHEAP)
+    assert not next(a for a in loose.assumptions if "|z| <= 1" in a.text).checked
 
 
 def test_a_generator_alone_and_constants_known_before():

@@ -82,6 +82,7 @@ def test_a_mildly_nonlinear_generator():
 
 
 ACTIVATIONS = [nn.ELU(), nn.Softplus(2.0), nn.Tanh(), nn.Sigmoid(), nn.Softsign(), nn.CELU(0.7), nn.GELU(), nn.SiLU()]
+ACTIVATIONS += [nn.ELU(inplace=True), nn.CELU(0.7, inplace=True), nn.SiLU(inplace=True)]
 
 
 @st.composite
@@ -191,6 +192,81 @@ def test_branches_that_do_not_add_up():
     )
     with pytest.raises(ValueError, match="do not add up"):
         layers_of(generator)  # at zero they do
+
+
+@pytest.mark.parametrize("act", [nn.ELU, nn.CELU, nn.LeakyReLU])
+def test_working_in_place_changes_nothing(act):
+    torch.manual_seed(0)
+    first, second = nn.Linear(2, 5).double(), nn.Linear(5, 6).double()
+    first.bias.data -= 3
+    plain, kept = (
+        layers_of(gp.Generator(nn.Sequential(first, act(inplace=inplace), second), 2, 6)) for inplace in (False, True)
+    )
+    assert proved_constants(kept, 1.0) == proved_constants(plain, 1.0)
+    assert all(
+        torch.equal(a.centre, b.centre) and torch.equal(a.image, b.image) for a, b in zip(plain, kept, strict=True)
+    )
+
+
+class SineLinear(nn.Linear):
+    def forward(self, x):
+        return super().forward(x).sin()
+
+
+class Tenfold(nn.Conv2d):
+    def _conv_forward(self, x, weight, bias):
+        return super()._conv_forward(x, 10 * weight, bias)
+
+
+class Louder(nn.Identity):
+    def forward(self, x):
+        return 100 * x
+
+
+class Named(nn.Linear):
+    """Computes what Linear does."""
+
+
+def shouting():
+    act = nn.Tanh()
+    act.forward = lambda x: 9 * x
+    return nn.Sequential(nn.Linear(2, 4), act)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: SineLinear(2, 4),
+        lambda: nn.Sequential(nn.Linear(2, 4), Louder()),
+        lambda: nn.Sequential(nn.Unflatten(1, (2, 1, 1)), Tenfold(2, 4, 1)),
+        shouting,
+    ],
+    ids=["linear", "identity", "convolution", "instance"],
+)
+def test_a_layer_that_computes_something_else_is_unknown(make):
+    found = proved_constants(layers_of(gp.Generator(make(), 2, 4)), 1.0)
+    assert math.isinf(found.kappa) and math.isinf(found.nu) and found.iota == 0
+    assert math.isfinite(proved_constants(layers_of(gp.Generator(Named(2, 4), 2, 4)), 1.0).kappa)
+
+
+def test_samples_that_contradict_the_layers():
+    """Branches that add up at the points where they are compared, and not beyond."""
+
+    class Sneaky(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.line = nn.Linear(1, 2).double()
+
+        def forward(self, x):
+            return self.line(x) + 100 * (x - 4).clamp_min(0)
+
+        def branches(self):
+            return (self.line,)
+
+    found = constants(gp.Generator(Sneaky(), 1, 2, dtype=torch.float64), 10.0, points=4, moves=1)
+    assert found.kappa.rigorous is None and found.iota.rigorous is None and not found.everywhere
+    assert "samples contradict" in found.kappa.reason
+    assert found.kappa.sampled > 10
 
 
 def test_a_module_that_is_used_twice_counts_twice():

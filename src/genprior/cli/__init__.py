@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
+import traceback
 from importlib.metadata import version
 from typing import Protocol
 
@@ -78,13 +80,23 @@ def main(arguments: list[str] | None = None) -> int:
     command = tyro.cli(kind, prog=" ".join(("genprior", *path)), description=description, args=words[len(path) :])
     try:
         command.run()
-    except (ValueError, TypeError, OSError, RuntimeError) as problem:
-        say_error(str(problem))
-        return 1
     except KeyboardInterrupt:
         say_error("interrupted")
         return 130
+    except Exception as problem:
+        say_error(_told(problem))
+        return 1
     return 0
+
+
+def _told(problem: Exception) -> str:
+    """In one line; with GENPRIOR_DEBUG=1 after the traceback."""
+    if os.environ.get("GENPRIOR_DEBUG") == "1":
+        traceback.print_exception(problem)
+    if isinstance(problem, ValueError | TypeError | OSError | RuntimeError):
+        return str(problem)
+    words = " ".join(str(problem).split())
+    return f"{type(problem).__name__}{': ' if words else ''}{words} (GENPRIOR_DEBUG=1 shows where it came from)"
 
 
 def _overview(words: list[str]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from rich.console import Console
@@ -28,11 +28,11 @@ class Check:
     generator: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="GENERATOR")]
     """my_model.py:build (a function that returns the module), a TorchScript or torch.export file, a bundled name."""
     weights: Path | None = None
-    """Weights for my_model.py:build: .safetensors, or .pt with a state dictionary."""
+    """Weights for my_model.py:build: .safetensors, or .pt with a state dictionary (several: ck.pt:g_ema)."""
     latent_shape: tuple[int, ...] | None = None
     """Shape of one latent, where it is not found out: 100, or 100 1 1."""
-    range: tuple[float, float] | None = None
-    """Range of the generator's own values, where it is not recognised: -1 1."""
+    range: tuple[float, float] | Literal["keep"] | None = None
+    """Range of the generator's own values, where it is not recognised: -1 1. keep: leave them as they are."""
     label: int | None = None
     """Class, for a conditional generator."""
     out: Path | None = None
@@ -59,7 +59,7 @@ class Check:
         )
         with status(not self.json) as announce:
             announce("looking at the generator")
-            found = inspect_generator(source, device=self.device, seed=self.seed)
+            found = inspect_generator(source, device=self.device, seed=self.seed, samples=self.out)
             sheet = None
             if self.out is not None and found.report.ok:
                 sheet = write_samples(source, self.out, device=self.device, seed=self.seed)

@@ -31,11 +31,11 @@ class Common:
     generator: str = "mnist"
     """A bundled name, a file of genprior train, my_model.py:build, a TorchScript or torch.export file."""
     weights: Path | None = None
-    """Weights for my_model.py:build: .safetensors, or .pt with a state dictionary."""
+    """Weights for my_model.py:build: .safetensors, or .pt with a state dictionary (several: ck.pt:g_ema)."""
     latent_shape: tuple[int, ...] | None = None
     """Shape of one latent, where it is not found out: 100, or 100 1 1."""
-    range: tuple[float, float] | None = None
-    """Range of the generator's own values, where it is not recognised: -1 1. Files are in [0, 1] in any case."""
+    range: tuple[float, float] | Literal["keep"] | None = None
+    """Range of the generator's own values, where it is not recognised: -1 1; files are then in [0, 1]. keep: as they are."""
     label: int | None = None
     """Class, for a conditional generator."""
     labels: Path | None = None
@@ -121,11 +121,8 @@ class Common:
                 shutil.copyfileobj(file, sys.stdout)
         else:
             _say(outcome, job)
-        if outcome.counts["UNREADABLE"] and not self.skip:
-            raise ValueError(
-                f"{outcome.counts['UNREADABLE']} of {outcome.total} items could not be read, all others are recovered "
-                f"({outcome.unread}); --skip accepts that"
-            )
+        if failures := _failures(outcome, self.skip):
+            raise ValueError("; ".join(failures))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,11 +158,31 @@ class Denoise(Common):
         self.carry_out("identity")
 
 
+def _failures(outcome: Outcome, skip: bool) -> list[str]:
+    """Why not every item is recovered."""
+    unread, diverged = outcome.counts["UNREADABLE"], outcome.counts["DIVERGED"]
+    found = []
+    if unread and not skip:
+        others = ", all others are recovered" if outcome.recovered == outcome.total - unread else ""
+        found.append(
+            f"{unread} of {outcome.total} items could not be read{others} ({outcome.unread}); --skip accepts that"
+        )
+    if outcome.not_begun:
+        found.append(
+            f"no time was left for {outcome.not_begun} of {outcome.total} items: allow more --time, another --out"
+        )
+    if diverged:
+        found.append(f"{diverged} of {outcome.total} items diverged: run genprior check on the generator")
+    return found
+
+
 def _say(outcome: Outcome, job: Recovery) -> None:
     console = Console()
     numbers = outcome.numbers()
     ends = ", ".join(f"{count} {name}" for name, count in numbers["status"].items())
     lines = [("recovered", f"{outcome.recovered} of {outcome.total} items ({ends})")]
+    if outcome.not_begun:
+        lines.append(("not begun", f"{outcome.not_begun} items, for which no time was left: allow more --time"))
     if numbers["median_residual"] is not None:
         lines.append(("median residual", f"{numbers['median_residual']:.3g}"))
     if numbers["median_error"] is not None:
@@ -174,7 +191,7 @@ def _say(outcome: Outcome, job: Recovery) -> None:
         ("time", f"{outcome.seconds:.1f} s, {outcome.forwards} forward and {outcome.backwards} backward passes"),
         ("plan", outcome.plan),
     ]
-    lines += [("generator", note) for note in outcome.notes]
+    lines += [("note", note) for note in outcome.notes]
     lines += [("files", str(job.out / "recovered")), ("report", str(outcome.report))]
     for name, text in lines:
         console.print(Text.assemble((f"{name}: ", "bold"), text), soft_wrap=True)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -86,14 +89,8 @@ class Generator:
     def __call__(self, z: Tensor) -> Tensor:
         """``G(z)``: one forward pass, differentiable with respect to ``z``."""
         self._check_latent(z)
-        try:
+        with _persons_code(z):
             x = self._run(z)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as problem:
-            raise ValueError(
-                f"the generator's module failed on latents of shape {tuple(z.shape)} ({problem}): check latent_shape"
-            ) from problem
         self.forwards += 1
         if not isinstance(x, Tensor):
             raise TypeError(
@@ -161,13 +158,15 @@ class Generator:
         """
         self._check_latent(z)
         self.forwards += math.prod(self.latent_shape)
-        return jacobian(self.module, z, image)
+        with _persons_code(z):
+            return jacobian(self.module, z, image)
 
     def push(self, z: Tensor, tangents: Tensor) -> Tensor:
         """``DG(z) v`` for tangents ``(n, B, *latent_shape)``, as ``(n, B, *signal_shape)``: n forward passes in one."""
         self._check_latent(z)
         self.forwards += len(tangents)
-        return pushed(self.module, z, tangents)
+        with _persons_code(z):
+            return pushed(self.module, z, tangents)
 
     def linearised(self, z: Tensor) -> Linearised:
         """The maps ``v -> DG(z) v`` and ``u -> DG(z)^T u``, without a matrix; one forward pass, and one for each use."""
@@ -243,6 +242,23 @@ class Generator:
             f"Generator({type(self.module).__name__}, latent_shape={self.latent_shape}, "
             f"signal_shape={self.signal_shape}, law={self.law}, {self.dtype} on {self.device})"
         )
+
+
+@contextmanager
+def _persons_code(z: Tensor) -> Iterator[None]:
+    """A person's module may raise anything: say that it was the module, on what, and in which line."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as problem:
+        last = traceback.extract_tb(problem.__traceback__)[-1]
+        kind = "" if type(problem) is RuntimeError else f"{type(problem).__name__}: "
+        where = "" if type(problem) is RuntimeError else f", {Path(last.filename).name} line {last.lineno}"
+        raise ValueError(
+            f"the generator's module failed on latents of shape {tuple(z.shape)} ({kind}{problem}{where}): check "
+            "latent_shape, and the module itself"
+        ) from problem
 
 
 def _version(parameter: Tensor) -> int:

@@ -12,7 +12,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from genprior.items.guard import Unreadable, reading
+from genprior.items.guard import Misfit, Unreadable, reading
 
 _PIECE = 2**20
 _SCALES = {"uint8": 255.0, "uint16": 65535.0}
@@ -31,6 +31,9 @@ class Array(Protocol):
     def whole(self) -> Tensor:
         """All of it."""
 
+    def close(self) -> None:
+        """Let go of the file; it may be read again."""
+
 
 class NpyArray:
     """A .npy file, mapped into memory."""
@@ -38,16 +41,24 @@ class NpyArray:
     key = ""
 
     def __init__(self, path: Path) -> None:
-        self._array = np.load(path, mmap_mode="r", allow_pickle=False)
-        self.shape, self.dtype = self._array.shape, self._array.dtype.name
+        self._path = path
+        array = self._open()
+        self.shape, self.dtype = array.shape, array.dtype.name
 
     def rows(self, start: int, stop: int) -> Tensor:
         """Rows of the first axis."""
-        return _tensor(self._array[start:stop])
+        return _tensor(self._open()[start:stop])
 
     def whole(self) -> Tensor:
         """All of it."""
-        return _tensor(self._array[...])
+        return _tensor(self._open()[...])
+
+    def close(self) -> None:
+        """Nothing stays open: every mapping takes a file descriptor, of which there are about a thousand."""
+
+    def _open(self) -> np.ndarray[Any, Any]:
+        array: np.ndarray[Any, Any] = np.load(self._path, mmap_mode="r", allow_pickle=False)
+        return array
 
 
 class NpzArray:
@@ -66,21 +77,30 @@ class NpzArray:
     def rows(self, start: int, stop: int) -> Tensor:
         """Rows of the first axis."""
         if self._stream is None or start < self._next:
-            self._stream, self._next = self._open()[0], 0
+            self.close()
+            self._stream = self._open()[0]
         row = self._kind.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
         self._skip((start - self._next) * row)
         count = min(stop, self.shape[0]) - start
         content = self._exactly(count * row)
         self._next = start + count
+        if self._next == self.shape[0]:
+            self.close()
         return _tensor(np.frombuffer(content, self._kind).reshape(count, *self.shape[1:]))
 
     def whole(self) -> Tensor:
         """All of it."""
-        self._stream, self._next = None, 0
+        self.close()
         stream = self._open()[0]
         with stream:
             content = stream.read(self._kind.itemsize * int(np.prod(self.shape, dtype=np.int64)))
         return _tensor(np.frombuffer(content, self._kind).reshape(self.shape))
+
+    def close(self) -> None:
+        """Forget the place in the file."""
+        if self._stream is not None:
+            self._stream.close()
+        self._stream, self._next = None, 0
 
     def _open(self) -> tuple[IO[bytes], tuple[int, ...], bool, np.dtype[Any]]:
         with zipfile.ZipFile(self._path) as archive:
@@ -124,6 +144,9 @@ class SafetensorsArray:
             tensor: Tensor = file.get_tensor(self.key)
             return tensor
 
+    def close(self) -> None:
+        """Nothing stays open."""
+
 
 class Hdf5Array:
     """One data set of an HDF5 file."""
@@ -142,6 +165,9 @@ class Hdf5Array:
         """All of it."""
         with hdf5().File(self._path, "r") as file:
             return _tensor(np.asarray(file[self.key][()]))
+
+    def close(self) -> None:
+        """Nothing stays open."""
 
 
 _TORCH_NAMES = {
@@ -185,7 +211,7 @@ def as_values(block: Tensor, dtype: str, name: str, *, measured: bool) -> Tensor
     if block.is_floating_point() or (block.dtype == torch.bool and not measured):
         return block.float()
     if dtype not in _SCALES or measured:
-        raise Unreadable(
+        raise Misfit(
             f"{name} holds whole numbers ({dtype}), expected floating-point {'measurements' if measured else 'values'}"
             f"{'' if measured else ' in [0, 1], or uint8 or uint16'}: convert it"
         )

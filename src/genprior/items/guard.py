@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+EXHAUSTED = (errno.EMFILE, errno.ENFILE)
+"""The system has no more open files to give."""
+_NOT_ITS_FAULT = (*EXHAUSTED, errno.EIO)
 
 
 class Unreadable(ValueError):
     """A file, or one item of it, that cannot be used; the message says why and what to do."""
 
 
+class Misfit(Unreadable):
+    """A sound array that cannot be an item, by its shape or its kind of numbers."""
+
+
 @contextmanager
 def reading(path: Path | str, kind: str) -> Iterator[None]:
-    """Whatever goes wrong inside is the file's fault: say which file, as what it was read, and what went wrong."""
+    """What goes wrong inside is the file's fault: say which file, as what it was read, and what went wrong.
+
+    Not so where the system cannot read at all, or the memory is too small: that is passed on as it is.
+    """
     try:
         yield
     except (Unreadable, FileNotFoundError, PermissionError, MemoryError):
         raise
     except Exception as problem:
+        if isinstance(problem, OSError) and problem.errno in _NOT_ITS_FAULT:
+            raise
         reason = " ".join(str(problem).split()) or type(problem).__name__
         raise Unreadable(
             f"{path} cannot be read as {kind} ({_short(reason)}): it is damaged, or something else"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from genprior.items.guard import Unreadable
+from genprior.items.guard import Misfit, Unreadable
 
 Shape = tuple[int, ...]
 
@@ -43,7 +43,7 @@ def fit(shape: Shape, item_shape: Shape, name: str) -> Layout:
                 raise Unreadable(f"{name} is empty, shape {shape}: nothing to do")
             return Layout(kind, batched=True)
     many = ", ".join(["N", *map(str, item_shape)])
-    raise Unreadable(
+    raise Misfit(
         f"{name} has shape {shape}, expected {item_shape} for one item or ({many}) for many: does it belong to this "
         "generator and operator?"
     )

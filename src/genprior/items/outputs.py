@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import bisect
 import json
 import zipfile
 from collections.abc import Iterator, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import groupby
 from pathlib import Path
 from typing import IO, Any
@@ -24,6 +24,42 @@ Shape = tuple[int, ...]
 _ROWS = 256
 
 
+@dataclass(frozen=True)
+class _Group:
+    """The arrays of one output file: numbers of their parts, and the items from ``start`` up to ``stop``."""
+
+    output: str
+    members: tuple[int, ...]
+    start: int
+    stop: int
+
+    def batches(self, size: int) -> range:
+        """Batches of ``size`` items that have a share in it."""
+        return range(self.start // size, (self.stop - 1) // size + 1)
+
+
+@dataclass(frozen=True)
+class _Grown:
+    """An array that has grown row by row; opened only while it is copied."""
+
+    path: Path
+    batched: bool
+
+    @cached_property
+    def shape(self) -> Shape:
+        return tuple(self.open().shape)
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return int(np.prod(self.shape, dtype=np.int64)) * 4
+
+    def open(self) -> np.ndarray[Any, Any]:
+        """Mapped into memory."""
+        rows: np.ndarray[Any, Any] = np.load(self.path, mmap_mode="r", allow_pickle=False)
+        return rows if self.batched else rows[0]
+
+
 class Outputs:
     """Files in ``folder``; arrays grow in ``work`` and move over when their last row is there.
 
@@ -33,39 +69,76 @@ class Outputs:
 
     def __init__(self, items: Items, folder: Path, work: Path, signal_shape: Shape) -> None:
         self._items, self._folder, self._work, self._shape = items, folder, work, signal_shape
+        self._groups = _groups(items)
+        self._next = 0
+        """The first of the groups that is not in place."""
 
     def write(self, start: int, signals: Sequence[Tensor | None]) -> list[str | None]:
         """Write the items from ``start`` on, None where there is none; the name of each one's file."""
         names: list[str | None] = []
-        growing: dict[int, np.memmap[Any, Any]] = {}
-        for index, signal in enumerate(signals, start):
-            number = bisect.bisect_right(self._items.starts, index) - 1
+        while len(names) < len(signals):
+            number = self._items.part_of(start + len(names))
             part = self._items.parts[number]
-            if part.array is not None and part.layout is not None:
-                stored = self._stored(part, signal)
-                if number not in growing:
-                    growing[number] = self._rows(number, (part.count, *stored.shape))
-                growing[number][index - self._items.starts[number]] = stored
-            elif signal is not None:
-                self._write_picture(part, signal)
-            names.append(None if signal is None else part.output)
-        for rows in growing.values():
-            rows.flush()
+            row = start + len(names) - self._items.starts[number]
+            taken = signals[len(names) : len(names) + part.count - row]
+            if part.array is not None:
+                self._write_rows(number, row, taken)
+            elif taken[0] is not None:
+                self._write_picture(part, taken[0])
+            names += [None if signal is None else part.output for signal in taken]
         return names
 
     def finish(self, done: int) -> None:
-        """Put every array file in place whose items are all among the first ``done``."""
-        numbered = [(number, part) for number, part in enumerate(self._items.parts) if part.array is not None]
-        for output, group in groupby(numbered, key=lambda pair: pair[1].output):
-            members = list(group)
-            if self._items.starts[members[-1][0] + 1] > done:
-                continue
-            path = self._folder / output
-            if not path.is_file():
+        """Put every array file in place whose items are all among the first ``done``, which never become fewer."""
+        while self._next < len(self._groups) and self._groups[self._next].stop <= done:
+            group = self._groups[self._next]
+            path = self._folder / group.output
+            if all(self._row_file(number).is_file() for number in group.members):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                write_atomically(path, partial(self._assemble, members))
-            for number, _ in members:
+                write_atomically(path, partial(self._assemble, group))
+            for number in group.members:
                 self._row_file(number).unlink(missing_ok=True)
+            self._next += 1
+
+    def holds(self, start: int, names: Sequence[str | None]) -> bool:
+        """Whether the pictures among items that were written, by what ``write`` gave, are all there still."""
+        return all(
+            name is None or self._items.parts[part].array is not None or (self._folder / name).is_file()
+            for part, name in zip(self._items.parts_of(start, start + len(names)), names, strict=True)
+        )
+
+    def to_repeat(self, done: set[int], size: int) -> set[int]:
+        """Which of the batches of ``size`` items that are ``done`` must be done again, for arrays that are not there.
+
+        An array file is sound where it is in place and no batch will write to it, or where the rows of the batches that
+        are done are still being collected. Otherwise all its batches are needed, which may reach into further files.
+        """
+        sound, before = set(done), -1
+        while len(sound) != before:
+            before = len(sound)
+            for group in (*self._groups, *reversed(self._groups)):
+                sound -= self._lost(group, sound, size)
+        return done - sound
+
+    def _lost(self, group: _Group, sound: set[int], size: int) -> set[int]:
+        batches = group.batches(size)
+        kept = sound.intersection(batches)
+        if not kept or (len(kept) == len(batches) and (self._folder / group.output).is_file()):
+            return set()
+        starts = self._items.starts
+        touched = (
+            number
+            for number in group.members
+            if any(b in kept for b in range(starts[number] // size, (starts[number + 1] - 1) // size + 1))
+        )
+        return set() if all(self._row_file(number).is_file() for number in touched) else kept
+
+    def _write_rows(self, number: int, row: int, signals: Sequence[Tensor | None]) -> None:
+        part = self._items.parts[number]
+        stored = np.stack([self._stored(part, signal) for signal in signals])
+        rows = self._rows(number, (part.count, *stored.shape[1:]))
+        rows[row : row + len(stored)] = stored
+        rows.flush()
 
     def _write_picture(self, part: Part, signal: Tensor) -> None:
         path = self._folder / part.output
@@ -88,13 +161,22 @@ class Outputs:
     def _row_file(self, number: int) -> Path:
         return self._work / f"rows-{number:06d}.npy"
 
-    def _assemble(self, members: list[tuple[int, Part]], path: Path) -> None:
+    def _assemble(self, group: _Group, path: Path) -> None:
         arrays = {}
-        for number, part in members:
-            rows = np.load(self._row_file(number), mmap_mode="r", allow_pickle=False)
+        for number in group.members:
+            part = self._items.parts[number]
             assert part.array is not None and part.layout is not None, "only arrays grow row by row"
-            arrays[part.array.key] = rows if part.layout.batched else rows[0]
-        _WRITERS[Path(members[0][1].output).suffix.lower()](path, arrays)
+            arrays[part.array.key] = _Grown(self._row_file(number), part.layout.batched)
+        _WRITERS[Path(group.output).suffix.lower()](path, arrays)
+
+
+def _groups(items: Items) -> list[_Group]:
+    numbered = [(number, part) for number, part in enumerate(items.parts) if part.array is not None]
+    found = []
+    for output, group in groupby(numbered, key=lambda pair: pair[1].output):
+        members = tuple(number for number, _ in group)
+        found.append(_Group(output, members, items.starts[members[0]], items.starts[members[-1] + 1]))
+    return found
 
 
 def _blank(path: Path, shape: Shape) -> None:
@@ -108,37 +190,38 @@ def _write_npy(file: IO[bytes], array: np.ndarray[Any, Any]) -> None:
         file.write(piece.tobytes())
 
 
-def _write_npy_file(path: Path, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+def _write_npy_file(path: Path, arrays: dict[str, _Grown]) -> None:
     with path.open("wb") as file:
-        _write_npy(file, next(iter(arrays.values())))
+        _write_npy(file, next(iter(arrays.values())).open())
 
 
-def _write_npz(path: Path, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+def _write_npz(path: Path, arrays: dict[str, _Grown]) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, allowZip64=True) as archive:
         for key, array in arrays.items():
             with archive.open(f"{key}.npy", "w", force_zip64=True) as file:
-                _write_npy(file, array)
+                _write_npy(file, array.open())
 
 
-def _write_safetensors(path: Path, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+def _write_safetensors(path: Path, arrays: dict[str, _Grown]) -> None:
     """The format by hand, piece by piece: the package's own writer wants everything in memory."""
     head: dict[str, Any] = {}
     place = 0
     for key, array in arrays.items():
-        head[key] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [place, place + array.nbytes]}
-        place += array.nbytes
+        head[key] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [place, place + array.size]}
+        place += array.size
     text = json.dumps(head).encode()
     text += b" " * (-len(text) % 8)
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for array in arrays.values():
-            for piece in _pieces(array):
+            for piece in _pieces(array.open()):
                 file.write(piece.tobytes())
 
 
-def _write_hdf5(path: Path, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+def _write_hdf5(path: Path, arrays: dict[str, _Grown]) -> None:
     with hdf5().File(path, "w") as file:
-        for key, array in arrays.items():
+        for key, grown in arrays.items():
+            array = grown.open()
             place = file.create_dataset(key, shape=array.shape, dtype="f4")
             for start in range(0, len(array), _ROWS):
                 place[start : start + _ROWS] = array[start : start + _ROWS]

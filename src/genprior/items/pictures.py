@@ -50,7 +50,8 @@ _LAST_UPRIGHT = 4
 class Wanted:
     """What a picture has to become: channels (1 grey, 3 colour) and size; ``resize`` allows to cut and scale to it.
 
-    With ``on_white``, transparent parts become white instead of being refused.
+    With ``on_white``, transparent parts become white instead of being refused. ``whole`` is the size of undamaged pictures
+    where measurements are wanted: whoever gives those instead is told.
     """
 
     channels: int
@@ -58,21 +59,26 @@ class Wanted:
     width: int
     resize: bool = False
     on_white: bool = False
+    whole: tuple[int, int] | None = None
 
 
 def decode(source: Path | bytes, wanted: Wanted, name: str | None = None) -> Tensor:
     """A picture as ``(channels, height, width)`` in [0, 1].
 
     Grey pictures get three equal channels where colour is wanted, coloured ones become grey where grey is wanted; palettes
-    are resolved; 16 bits are kept; rotation marks of cameras are obeyed. Refused: another size (unless ``resize``),
-    transparent pixels, several frames, more than 16 bits, anything that is not a picture.
+    are resolved; 16 bits of grey are kept, of 16 bits for each colour the upper eight; rotation marks of cameras are
+    obeyed; of the several frames of a camera's JPEG (MPO) the first is taken. Refused: another size (unless ``resize``),
+    transparent pixels, several frames otherwise, more than 16 bits, anything that is not a picture.
     """
     shown = name or (str(source) if isinstance(source, Path) else "the picture")
     with reading(shown, "a picture"), _opened(source) as image:
         check(image, wanted, shown)
-        upright = ImageOps.exif_transpose(image)
+        deep, upright = _is_deep(image), ImageOps.exif_transpose(image)
         _check_size(upright.size, wanted, shown)
-        plain = _flat(_on_white(upright) if wanted.on_white else upright, wanted.channels, shown)
+        if deep:
+            plain = Image.fromarray(np.asarray(upright, dtype=np.float32) / 65535)
+        else:
+            plain = _flat(_on_white(upright) if wanted.on_white else upright, wanted.channels, shown)
     if wanted.resize and plain.size != (wanted.width, wanted.height):
         plain = ImageOps.fit(plain, (wanted.width, wanted.height), Image.Resampling.LANCZOS)
     pixels = torch.from_numpy(np.array(plain, dtype=np.float32))
@@ -85,14 +91,14 @@ def check_file(path: Path, wanted: Wanted) -> bool:
     """Look at the head of a file only; raise if it will be refused. Whether it has 16 bits."""
     with reading(path, "a picture"), _opened(path) as image:
         check(image, wanted, str(path))
-        return image.mode in _DEEP
+        return _is_deep(image)
 
 
 def check(image: Image.Image, wanted: Wanted, name: str) -> None:
     """Raise where a picture, by what its head says, cannot become what is wanted."""
-    if getattr(image, "n_frames", 1) > 1:
+    if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
         raise Unreadable(f"{name} holds {getattr(image, 'n_frames', 2)} frames: save each as a picture of its own")
-    if image.mode in _TOO_DEEP:
+    if image.mode in _TOO_DEEP and not _is_deep(image):
         raise Unreadable(f"{name} has 32 bits for each pixel (mode {image.mode}): save it as .npy, values in [0, 1]")
     _check_size(image.size[::-1] if _lies_on_its_side(image) else image.size, wanted, name)
 
@@ -117,11 +123,17 @@ def _on_white(image: Image.Image) -> Image.Image:
 
 
 def _check_size(size: tuple[int, int], wanted: Wanted, name: str) -> None:
-    if not wanted.resize and size != (wanted.width, wanted.height):
+    if wanted.resize or size == (wanted.width, wanted.height):
+        return
+    if size[::-1] == wanted.whole:
         raise Unreadable(
-            f"{name} has {size[0]} x {size[1]} pixels, expected {wanted.width} x {wanted.height}: cut it to size, or "
-            "allow it to be cut and scaled with --resize"
+            f"{name} has {size[0]} x {size[1]} pixels, as the generator's pictures do, expected measurements of "
+            f"{wanted.width} x {wanted.height}: are these whole pictures, to be measured first? Add --simulate"
         )
+    raise Unreadable(
+        f"{name} has {size[0]} x {size[1]} pixels, expected {wanted.width} x {wanted.height}: cut it to size, or allow it to "
+        "be cut and scaled with --resize"
+    )
 
 
 def _lies_on_its_side(image: Image.Image) -> bool:
@@ -133,10 +145,13 @@ def _lies_on_its_side(image: Image.Image) -> bool:
     return bool(marks.get(_ORIENTATION, 1) > _LAST_UPRIGHT)
 
 
+def _is_deep(image: Image.Image) -> bool:
+    """Whether it is grey with 16 bits, which PGM files give as whole numbers up to 65535."""
+    return image.mode in _DEEP or (image.mode == "I" and image.format == "PPM")
+
+
 def _flat(image: Image.Image, channels: int, name: str) -> Image.Image:
-    """Without palette, transparency and depth: L, RGB, or F in [0, 1] for 16 bits."""
-    if image.mode in _DEEP:
-        return Image.fromarray(np.asarray(image, dtype=np.float32) / 65535)
+    """Without palette and transparency: L or RGB."""
     if image.has_transparency_data:
         image = image.convert("RGBA")
         if image.getchannel("A").getextrema()[0] != 255:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import bisect
 import hashlib
 import itertools
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from genprior.items.arrays import ARRAY_ENDINGS, Array, as_values, open_arrays
-from genprior.items.guard import Unreadable, reading
+from genprior.items.guard import EXHAUSTED, Misfit, Unreadable, reading
 from genprior.items.layout import Layout, fit
 from genprior.items.pictures import WRITTEN_AS, Wanted, check_file, decode
 
@@ -36,13 +37,16 @@ class Expected:
     complex_too: bool = False
     resize: bool = False
     """Whether pictures of another size may be cut and scaled."""
+    whole: Shape | None = None
+    """Shape of undamaged signals, where measurements are expected."""
 
     @property
     def picture(self) -> Wanted | None:
         """As a picture file, where it can be one."""
         if len(self.shape) != 3 or self.shape[0] not in {1, 3}:
             return None
-        return Wanted(*self.shape, resize=self.resize)
+        whole = self.whole[1:] if self.whole is not None and len(self.whole) == 3 else None
+        return Wanted(*self.shape, resize=self.resize, whole=whole)
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,8 @@ class Part:
     deep: bool = False
     problem: str = ""
     """Why it cannot be used, where it is to be skipped."""
+    passed_over: tuple[str, ...] = ()
+    """Why other arrays of the file are no items."""
 
     @property
     def label(self) -> str:
@@ -84,14 +90,30 @@ class Items:
     def __init__(self, parts: Sequence[Part], expected: Expected) -> None:
         self.parts, self.expected = tuple(parts), expected
         self.starts = (0, *itertools.accumulate(part.count for part in parts))
+        self._reading: Array | None = None
 
     def __len__(self) -> int:
         return self.starts[-1]
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was passed over, the first few."""
+        found = [f"passed over: {reason}" for part in self.parts for reason in part.passed_over]
+        more = [f"passed over: {len(found) - _SHOWN} more arrays"] if len(found) > _SHOWN else []
+        return (*found[:_SHOWN], *more)
+
+    def part_of(self, item: int) -> int:
+        """The number of the part that holds an item."""
+        return bisect.bisect_right(self.starts, item) - 1
+
+    def parts_of(self, start: int, stop: int) -> list[int]:
+        """The numbers of the parts that hold the items from ``start`` up to ``stop``, one for each."""
+        return [self.part_of(item) for item in range(start, stop)]
+
     def read(self, start: int, stop: int) -> list[Loaded]:
         """The items from ``start`` up to ``stop``."""
         found: list[Loaded] = []
-        index = bisect.bisect_right(self.starts, start) - 1
+        index = self.part_of(start)
         while start + len(found) < min(stop, len(self)):
             part, first = self.parts[index], start + len(found) - self.starts[index]
             found += self._read_part(part, first, min(part.count, first + stop - start - len(found)))
@@ -111,6 +133,8 @@ class Items:
         try:
             values = self._values(part, first, last)
         except (Unreadable, OSError) as problem:
+            if getattr(problem, "errno", None) in EXHAUSTED:
+                raise  # not the file's fault: stop, and go on later
             return [Loaded(name, None, str(problem)) for name in names]
         return [self._checked(name, value) for name, value in zip(names, values, strict=True)]
 
@@ -121,10 +145,17 @@ class Items:
             picture = self.expected.picture
             assert picture is not None, "checked when the file was opened"
             return decode(part.path, picture)[None]
+        self._move_to(part.array)
         with reading(part.path, "an array"):
             block = part.array.rows(first, last) if part.layout.batched else part.array.whole()[None]
         values = as_values(block, part.array.dtype, part.label, measured=self.expected.measured)
         return part.layout.to_items(values, self.expected.shape)
+
+    def _move_to(self, array: Array) -> None:
+        """Keep one file open at most."""
+        if self._reading is not None and self._reading is not array:
+            self._reading.close()
+        self._reading = array
 
     def _checked(self, name: str, value: Tensor) -> Loaded:
         bad = int((~torch.isfinite(value)).sum())
@@ -181,7 +212,17 @@ def _files(inputs: list[Path], without: Path | None) -> list[tuple[Path, str]]:
             raise ValueError(f"{path} is of no known kind: give {_endings()}")
         else:
             found.append((path, path.name))
+    _refuse_twice(found)
     return found
+
+
+def _refuse_twice(found: list[tuple[Path, str]]) -> None:
+    seen: set[str] = set()
+    for path, _ in found:
+        place = os.path.abspath(path)  # links are left alone: a folder of links is no mistake
+        if place in seen:
+            raise ValueError(f"{path} was given twice: give every file once")
+        seen.add(place)
 
 
 def _wanted(file: Path, folder: Path) -> bool:
@@ -200,7 +241,7 @@ def _endings() -> str:
 def _parts(path: Path, output: str, expected: Expected) -> list[Part]:
     suffix = path.suffix.lower()
     if suffix in ARRAY_ENDINGS:
-        return [_array_part(path, output, array, expected) for array in open_arrays(path)]
+        return _array_parts(path, output, expected)
     wanted = expected.picture
     if wanted is None:
         raise Unreadable(
@@ -210,11 +251,27 @@ def _parts(path: Path, output: str, expected: Expected) -> list[Part]:
     return [Part(path, output[: -len(suffix)] + WRITTEN_AS[suffix], 1, deep=check_file(path, wanted))]
 
 
+def _array_parts(path: Path, output: str, expected: Expected) -> list[Part]:
+    """The arrays of a file that can be items; what else lies there, such as labels, is passed over."""
+    parts: list[Part] = []
+    misfits: list[str] = []
+    for array in open_arrays(path):
+        try:
+            parts.append(_array_part(path, output, array, expected))
+        except Misfit as problem:
+            misfits.append(str(problem))
+    if not parts:
+        raise Misfit(misfits[0])
+    parts[0] = replace(parts[0], passed_over=tuple(misfits))
+    return parts
+
+
 def _array_part(path: Path, output: str, array: Array, expected: Expected) -> Part:
     name = f"{path}, {array.key}" if array.key else str(path)
     layout = fit(array.shape, expected.shape, name)
     with reading(path, "an array"):
         probe = array.rows(0, 1) if layout.batched else array.whole()
+    array.close()
     as_values(probe, array.dtype, name, measured=expected.measured)
     if probe.is_complex() and not expected.complex_too:
         raise Unreadable(f"{name} holds complex numbers, expected real ones: take the real part or the modulus")

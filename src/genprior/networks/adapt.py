@@ -7,16 +7,22 @@ from torch import Tensor, nn
 
 
 class Labelled(nn.Module):
-    """A conditional network ``module(z, label)`` with the class fixed: the label is a whole number per item, ``(B,)``."""
+    """A conditional network ``module(z, label)`` with the class fixed: a whole number per item, ``(B,)``.
 
-    def __init__(self, module: nn.Module, label: int) -> None:
+    With ``classes`` given it is one-hot instead, ``(B, classes)``.
+    """
+
+    def __init__(self, module: nn.Module, label: int, classes: int | None = None) -> None:
         super().__init__()
         self.module = module
-        self.label = label
+        self.label, self.classes = label, classes
 
     def forward(self, z: Tensor) -> Tensor:
         """``module(z, label)``."""
-        signal: Tensor = self.module(z, torch.full((len(z),), self.label, dtype=torch.int64, device=z.device))
+        label = torch.full((len(z),), self.label, dtype=torch.int64, device=z.device)
+        if self.classes is not None:
+            label = nn.functional.one_hot(label, self.classes).to(z.dtype)
+        signal: Tensor = self.module(z, label)
         return signal
 
 

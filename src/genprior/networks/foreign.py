@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from genprior import _validate
+from genprior.checkpoint import fingerprint
 from genprior.generators.alias import frozen_alias
 from genprior.generators.contract import Generator
 from genprior.generators.laws import Law
-from genprior.networks.adapt import FromRange, Labelled
 from genprior.networks.bundled import find, load_generator
-from genprior.networks.modules import SCRIPT_ENDINGS, build_from_python, exported_latent, is_python, load_program
-from genprior.networks.shapes import find_latent_shape, find_range, run_on, takes_label
-from genprior.networks.weights import load_weights
+from genprior.networks.exported import exported_latent
+from genprior.networks.labels import ways
+from genprior.networks.modules import SCRIPT_ENDINGS, build_from_python, is_python, load_program, source_file
+from genprior.networks.ranges import Bounds, Range, with_range
+from genprior.networks.shapes import find_latent_shape, run_on
+from genprior.networks.weights import load_weights, split_key
 
 
 @dataclass(frozen=True)
@@ -35,11 +38,11 @@ def open_generator(
     *,
     latent_shape: int | Sequence[int] | None = None,
     signal_shape: int | Sequence[int] | None = None,
-    signal_range: tuple[float, float] | None = None,
+    signal_range: Range | None = None,
     label: int | None = None,
     device: torch.device | str = "cpu",
 ) -> Generator:
-    """A generator with values in [0, 1] from whatever a person has.
+    """A generator from whatever a person has; one of pictures has values in [0, 1].
 
     Parameters
     ----------
@@ -48,15 +51,16 @@ def open_generator(
         a function without arguments that returns a ``torch.nn.Module`` or a :class:`genprior.Generator`; a TorchScript or
         ``torch.export`` file.
     weights
-        for a function: ``.safetensors``, or ``.pt`` with a state dictionary. Files with pickled code are refused.
+        for a function: ``.safetensors``, or ``.pt`` with a state dictionary, ``checkpoint.pt:g_ema`` for one of several.
+        Files with pickled code are refused.
     latent_shape, signal_shape
         of one item; found out by looking at the module where they are not given.
     signal_range
-        the values that the module gives; by default looked at: those of a tanh, [-1, 1], are recognised. Whatever
-        it is, the generator that is returned has values in [0, 1], as pictures do. Where the module's values have no usual
-        range they are left as they are.
+        bounds of the values that the module gives, which are mapped to [0, 1]; ``"keep"`` leaves them as they are. By
+        default a module that makes pictures, of 1 or 3 channels, is looked at: values in [-1, 1], those of a tanh, are
+        recognised and mapped, values in no usual range are left. Signals of other shapes are left as they are.
     label
-        the class, for a conditional module ``module(z, label)``.
+        the class, for a conditional module ``module(z, label)``: a whole number for each item, or one-hot.
     device
         where it works.
 
@@ -83,7 +87,7 @@ def open_with_notes(
     *,
     latent_shape: int | Sequence[int] | None = None,
     signal_shape: int | Sequence[int] | None = None,
-    signal_range: tuple[float, float] | None = None,
+    signal_range: Range | None = None,
     label: int | None = None,
     device: torch.device | str = "cpu",
 ) -> Opened:
@@ -116,27 +120,31 @@ def open_with_notes(
     return Opened(load_generator(spec, device=device))
 
 
-def with_label(generator: Generator, label: int) -> Generator:
-    """The same conditional generator with another class; the weights are shared."""
-    other = generator.with_module(generator.module)
-    found = [part for part in other.module.modules() if isinstance(part, Labelled)]
-    if not found:
-        raise ValueError("the generator has no class label to change")
-    for part in found:
-        part.label = _validate.whole("label", label, 0)
-    return other
+def source_digest(spec: str | Path, weights: str | Path | None = None, generator: Generator | None = None) -> str:
+    """A digest of what a generator comes from: code, program, weights; and of the numbers in it, where it is given.
 
-
-def source_digest(spec: str | Path, weights: str | Path | None = None) -> str:
-    """A digest of the files that a generator comes from: code, program, weights."""
-    text = str(spec)
-    known = Path(text.rpartition(":")[0]) if is_python(text) else find(spec, "generator")
+    Code that the named file imports is not looked at.
+    """
     digest = hashlib.sha256()
-    for path in (known, None if weights is None else Path(weights)):
+    for path in (_origin(spec), None if weights is None else split_key(Path(weights))[0]):
         if path is not None and path.is_file():
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
+    if generator is not None:
+        digest.update(fingerprint(dict(generator.module.state_dict())).encode())
     return digest.hexdigest()
+
+
+def _origin(spec: str | Path) -> Path | None:
+    """The file with the code, or the program."""
+    text = str(spec)
+    if is_python(text):
+        return source_file(text)
+    return Path(text) if Path(text).suffix.lower() in SCRIPT_ENDINGS else find(spec, "generator")
+
+
+_Running = tuple[nn.Module, tuple[int, ...], Tensor, list[str]]
+"""A module of the latent only, the latent shape, two signals, notes."""
 
 
 @dataclass(frozen=True)
@@ -145,43 +153,53 @@ class _Wanted:
 
     latent_shape: tuple[int, ...] | None = None
     signal_shape: tuple[int, ...] | None = None
-    signal_range: tuple[float, float] | None = None
+    signal_range: Range | None = None
     label: int | None = None
 
     def adapt(self, built: object, device: torch.device | str) -> Opened:
         """The module as a generator."""
         if isinstance(built, Generator):
-            told = _Wanted(built.latent_shape, built.signal_shape, self.signal_range or built.signal_range, self.label)
-            return told._generator(built.module, device, built.law, declared=True)
+            told = _Wanted(built.latent_shape, built.signal_shape, self.signal_range, self.label)
+            return told._generator(built.module, device, built.law, (built.signal_range,))
         if not isinstance(built, nn.Module):
             raise ValueError(f"the function returned {type(built).__name__}, expected a torch.nn.Module")
         return self._generator(built, device, None)
 
     def _generator(
-        self, original: nn.Module, device: torch.device | str, law: Law | None, *, declared: bool = False
+        self,
+        original: nn.Module,
+        device: torch.device | str,
+        law: Law | None,
+        known: tuple[Bounds | None] | None = None,
     ) -> Opened:
         original = original.to(device)
-        module, notes = self._one_argument(original)
-        module = frozen_alias(module)
-        latent_shape, signals = self._shapes(module, original, notes)
-        bounds = self.signal_range
-        if bounds is None and not declared:
-            bounds, why = find_range(module, latent_shape)
-            notes.append(_range_note(bounds, why))
-        if bounds is not None and tuple(bounds) != (0.0, 1.0):
-            low, high = _checked_range(bounds)
-            module, bounds = FromRange(module, low, high).eval(), (0.0, 1.0)
+        module, latent_shape, signals, notes = self._running(original)
         shape = self.signal_shape or tuple(signals.shape[1:])
+        module, bounds, note = with_range(module, (latent_shape, shape), self.signal_range, known)
+        notes.append(note)
         return Opened(Generator(module, latent_shape, shape, law=law, signal_range=bounds), tuple(notes))
 
-    def _one_argument(self, original: nn.Module) -> tuple[nn.Module, list[str]]:
-        if not takes_label(original):
-            if self.label is not None:
-                raise ValueError(f"label {self.label} was given, but the module takes only a latent: leave it out")
-            return original, []
-        if self.label is None:
-            raise ValueError("the module takes a second argument, a class label: give --label, a whole number from 0")
-        return Labelled(original, self.label).train(original.training), [f"class label {self.label} for every item"]
+    def _running(self, original: nn.Module) -> _Running:
+        """The module as one of the latent only, in the first way in which it runs."""
+        found = self._tried(original)
+        if not isinstance(found, ValueError):
+            return found
+        with_zero = replace(self, label=0)._tried(original) if self.label else found
+        if isinstance(with_zero, ValueError):
+            raise found
+        why = run_on(next(ways(original, self.label, None))[0], with_zero[1])
+        raise ValueError(f"the module takes the class label 0, but not {self.label} ({why}): is it out of range?")
+
+    def _tried(self, original: nn.Module) -> _Running | ValueError:
+        problem = None
+        for way, note in ways(original, self.label, self.latent_shape):
+            module, notes = frozen_alias(way), [note] if note else []
+            try:
+                return module, *self._shapes(module, original, notes), notes
+            except ValueError as raised:
+                problem = problem or raised
+        assert problem is not None, "there is at least one way"
+        return problem
 
     def _shapes(self, module: nn.Module, original: nn.Module, notes: list[str]) -> tuple[tuple[int, ...], Tensor]:
         exported = exported_latent(original)
@@ -212,17 +230,3 @@ def _module_of(built: object, spec: str) -> nn.Module:
     if isinstance(built, nn.Module):
         return built
     raise ValueError(f"{spec} returned {type(built).__name__}, expected a torch.nn.Module to put the weights into")
-
-
-def _checked_range(bounds: tuple[float, float]) -> tuple[float, float]:
-    low, high = (_validate.number("signal_range", bound) for bound in bounds)
-    if not low < high:
-        raise ValueError(f"signal_range must be (low, high) with low below high, got {bounds}")
-    return low, high
-
-
-def _range_note(bounds: tuple[float, float] | None, why: str) -> str:
-    if bounds is None:
-        return f"values left as they are: {why}"
-    mapped = "" if bounds == (0.0, 1.0) else ", mapped to [0, 1]"
-    return f"values in [{bounds[0]:g}, {bounds[1]:g}]{mapped}: {why}"

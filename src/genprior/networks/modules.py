@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-import json
 import logging
 import sys
 import traceback
@@ -20,7 +19,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from genprior.items.guard import Unreadable, reading
+from genprior.items.guard import Unreadable
+from genprior.networks.exported import load_exported
 from genprior.networks.weights import refuse_pickled_code
 
 SCRIPT_ENDINGS = (".pt", ".pth", ".ts", ".jit", ".pt2")
@@ -49,6 +49,15 @@ def build_from_python(spec: str) -> Any:
     return _guarded(build, spec, f"{name}()")
 
 
+def source_file(spec: str) -> Path | None:
+    """The file of the code that ``my_model.py:build`` or ``package.module:build`` names; None where there is none."""
+    place = spec.rpartition(":")[0]
+    if place.endswith(".py"):
+        return Path(place)
+    origin = getattr(_import(place, spec), "__file__", None)
+    return None if origin is None else Path(origin)
+
+
 def load_program(path: Path) -> nn.Module:
     """Read a TorchScript or torch.export file; anything else is refused with the way out."""
     if not path.is_file():
@@ -57,7 +66,9 @@ def load_program(path: Path) -> nn.Module:
     try:
         with warnings.catch_warnings(), _silent("torch.export"):
             warnings.simplefilter("ignore")  # torch speaks of its own plans: nothing that the person can act on
-            return _scripted(path) if kind == "script" else _exported(path)
+            return _scripted(path) if kind == "script" else load_exported(path)
+    except Unreadable:
+        raise
     except Exception as problem:
         reason = str(problem).partition("\n")[0]
         raise ValueError(f"{path} cannot be read ({reason}): it is damaged, or made by a newer torch") from problem
@@ -88,7 +99,6 @@ def _program_kind(path: Path) -> str:
     if broken is not None:  # torch ends the whole process on some damaged files
         raise ValueError(f"{path} is damaged ({broken} does not fit its checksum): get the file again")
     if any(name.endswith("/archive_format") for name in names):
-        _refuse_pickles_inside(path)
         return "export"
     if any("/code/" in name for name in names) and any(name.endswith("/constants.pkl") for name in names):
         return "script"
@@ -99,52 +109,9 @@ def _program_kind(path: Path) -> str:
     )
 
 
-def _refuse_pickles_inside(path: Path) -> None:
-    """torch.export.load falls back to running pickled code: everything pickled inside must be plain tensors."""
-    with reading(path, "a torch.export file"), zipfile.ZipFile(path) as archive:
-        for name in archive.namelist():
-            last = name.rpartition("/")[2]
-            if "opaque_obj" in last or "custom_obj" in last:
-                raise Unreadable(f"{path} holds pickled Python objects ({last}), which could run any code: refused")
-            if last.endswith("_config.json"):
-                entries = json.loads(archive.read(name)).get("config", {})
-                pickled = [key for key, entry in entries.items() if entry.get("use_pickle")]
-                if pickled:
-                    raise Unreadable(
-                        f"{path} holds {pickled[0]} as a pickle, which could run any code: refused; export it as a plain "
-                        "dense tensor"
-                    )
-            elif last.endswith((".pt", ".pkl")):
-                with archive.open(name) as file:
-                    refuse_pickled_code(path, file.read())
-
-
 def _scripted(path: Path) -> nn.Module:
     module: nn.Module = torch.jit.load(path, map_location="cpu")  # type: ignore[no-untyped-call]
     return module
-
-
-def _exported(path: Path) -> nn.Module:
-    program: Any = torch.export.load(path).module()
-    plain: nn.Module = torch.fx.GraphModule(
-        program, program.graph
-    )  # what torch gives refuses .eval(), though it is in eval mode
-    for parameter in plain.parameters():
-        parameter.requires_grad_(False)
-    return plain
-
-
-def exported_latent(module: nn.Module) -> tuple[int | None, tuple[int, ...]] | None:
-    """Batch (None: any) and latent shape that a torch.export program was made for; None for other modules."""
-    if not isinstance(module, torch.fx.GraphModule):
-        return None
-    for node in module.graph.nodes:
-        value = node.meta.get("val")
-        if node.op == "placeholder" and isinstance(value, torch.Tensor) and value.ndim > 1:
-            sizes = [size if isinstance(size, int) else None for size in value.shape]
-            if None not in sizes[1:]:
-                return sizes[0], tuple(int(size) for size in value.shape[1:])
-    return None
 
 
 def _import(place: str, spec: str) -> ModuleType:

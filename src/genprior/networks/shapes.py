@@ -1,35 +1,19 @@
-"""Finding out what a stranger's network takes and gives: latent shape, signal shape, range, a class label."""
+"""Finding out what a stranger's network takes and gives: latent shape and signal shape."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from genprior.generators.alias import place_of
-from genprior.networks.modules import exported_latent
+from genprior.networks.exported import exported_latent
 
 _WHOLE = ("latent_shape",)
 _SIZES = ("latent_dim", "latent_size", "latent", "z_dim", "dim_z", "nz", "zdim", "noise_dim", "latent_channels")
 _LOOKED_AT = 4
 """How many of the first weights are tried as the first layer: embeddings of labels may stand before it."""
-_SAMPLES = 32
-_FINAL = {"Tanh": (-1.0, 1.0), "Sigmoid": (0.0, 1.0)}
-
-
-def takes_label(module: nn.Module) -> bool:
-    """Whether ``forward`` needs a second argument besides the latent."""
-    if isinstance(module, torch.fx.GraphModule):
-        return [node.op for node in module.graph.nodes].count("placeholder") > 1
-    if isinstance(module, torch.jit.ScriptModule):
-        forward: Any = module.forward
-        return [argument.has_default_value() for argument in forward.schema.arguments[1:]].count(False) > 1  # no self
-    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(module.forward).parameters.values()
-    return sum(p.kind in plain and p.default is inspect.Parameter.empty for p in parameters) > 1
 
 
 def find_latent_shape(runnable: nn.Module, original: nn.Module) -> tuple[tuple[int, ...], Tensor, str]:
@@ -37,13 +21,14 @@ def find_latent_shape(runnable: nn.Module, original: nn.Module) -> tuple[tuple[i
 
     Declared names and the first weights give candidates; the first one that ``runnable`` takes is it.
     """
-    tried = []
+    tried, why = [], ""
     for shape, reason in _candidates(original):
         signals = run_on(runnable, shape)
         if isinstance(signals, Tensor):
             return shape, signals, reason
         tried.append("x".join(map(str, shape)))
-    found = f" (tried {', '.join(tried[:6])})" if tried else ""
+        why = why or f"; on {tried[0]} it failed with {signals}"
+    found = f" (tried {', '.join(tried[:6])}{why})" if tried else ""
     raise ValueError(
         f"the latent shape of {type(original).__name__} could not be found out{found}: give --latent-shape, for example "
         "--latent-shape 100 for vectors or --latent-shape 100 1 1 for maps"
@@ -67,25 +52,8 @@ def run_on(module: nn.Module, latent_shape: tuple[int, ...], count: int = 2) -> 
     return signals
 
 
-def find_range(module: nn.Module, latent_shape: tuple[int, ...]) -> tuple[tuple[float, float] | None, str]:
-    """``(low, high)`` of the values, by the last layer or by samples, and how it was found; None: no usual range."""
-    last = [part for part in module.modules() if not list(part.children())][-1]
-    name = getattr(last, "original_name", type(last).__name__)
-    signals = run_on(module, latent_shape, _SAMPLES)
-    if not isinstance(signals, Tensor) or not bool(torch.isfinite(signals).all()):
-        return None, "it could not be looked at"
-    low, high = float(signals.min()), float(signals.max())
-    for bounds in ((0.0, 1.0), (-1.0, 1.0)):
-        if bounds[0] - 1e-5 <= low and high <= bounds[1] + 1e-5 and _FINAL.get(name, bounds) == bounds:
-            return bounds, f"{_SAMPLES} samples lie in [{low:.3g}, {high:.3g}]"
-    return None, f"{_SAMPLES} samples lie in [{low:.3g}, {high:.3g}], which is neither [0, 1] nor [-1, 1]"
-
-
-def _candidates(module: nn.Module) -> Iterator[tuple[tuple[int, ...], str]]:
-    exported = exported_latent(module)
-    if exported is not None:
-        yield exported[1], "the shape it was exported with"
-        return
+def declared_latent(module: nn.Module) -> Iterator[tuple[tuple[int, ...], str]]:
+    """Latent shapes that attributes of the module speak of, and which."""
     for name in _WHOLE + _SIZES:
         value = getattr(module, name, None)
         if isinstance(value, tuple | list) and value and all(isinstance(n, int) for n in value):
@@ -93,11 +61,20 @@ def _candidates(module: nn.Module) -> Iterator[tuple[tuple[int, ...], str]]:
         elif isinstance(value, int) and not isinstance(value, bool) and value > 0:
             for shape in ((value,), (value, 1, 1)):
                 yield shape, f"its attribute {name}"
-    for weight_name, weight in _first_weights(module):
+
+
+def _candidates(module: nn.Module) -> Iterator[tuple[tuple[int, ...], str]]:
+    exported = exported_latent(module)
+    if exported is not None:
+        yield exported[1], "the shape it was exported with"
+        return
+    yield from declared_latent(module)
+    for weight_name, weight in first_weights(module):
         for size in dict.fromkeys((weight.shape[1], weight.shape[0])):
             for shape in ((int(size),), (int(size), 1, 1)):
                 yield shape, f"the weight {weight_name} of shape {tuple(weight.shape)}"
 
 
-def _first_weights(module: nn.Module) -> Sequence[tuple[str, Tensor]]:
+def first_weights(module: nn.Module) -> Sequence[tuple[str, Tensor]]:
+    """The weights that may be those of the first layer."""
     return [(name, weight) for name, weight in module.named_parameters() if weight.ndim >= 2][:_LOOKED_AT]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,29 @@ def load_weights(module: nn.Module, path: Path) -> None:
     """Fill a module from a file; every name and shape must fit.
 
     Training scripts like to store the weights one level deeper, beside optimisers and other networks: the set that fits is
-    taken.
+    taken. Where several fit, such as the last ones and their average, the path names one: ``checkpoint.pt:g_ema``.
     """
     expected = module.state_dict()
-    found = [_unwrapped(tensors) for tensors in read_weights(path).values()]
-    fitting = [tensors for tensors in found if _shapes(tensors) == _shapes(expected)]
-    nearest = max(fitting or found, key=lambda tensors: len(set(tensors) & set(expected)))
-    _check_fit(expected, nearest, path)
+    file, key = split_key(path)
+    sets = {name: _unwrapped(tensors) for name, tensors in read_weights(file).items()}
+    if key is not None and key not in sets:
+        raise ValueError(f"{file} has no set of weights {key!r}: give one of {', '.join(map(repr, sets))}")
+    found = sets if key is None else {key: sets[key]}
+    fitting = {name: tensors for name, tensors in found.items() if _shapes(tensors) == _shapes(expected)}
+    if len(fitting) > 1:
+        raise ValueError(
+            f"{file} holds {len(fitting)} sets of weights that fit ({', '.join(fitting)}): name one, for example "
+            f"--weights {file}:{_smoothed(fitting)}"
+        )
+    nearest = max((fitting or found).values(), key=lambda tensors: len(set(tensors) & set(expected)))
+    _check_fit(expected, nearest, file)
     module.load_state_dict(nearest)
+
+
+def split_key(path: Path) -> tuple[Path, str | None]:
+    """``checkpoint.pt:g_ema`` as the file and the set inside it that is meant; None where none is named."""
+    place, colon, key = str(path).rpartition(":")
+    return (Path(place), key) if colon and not path.is_file() and Path(place).is_file() else (path, None)
 
 
 def read_weights(path: Path) -> dict[str, dict[str, Tensor]]:
@@ -75,6 +91,12 @@ def _state_dicts(content: Any, path: Path) -> dict[str, dict[str, Tensor]]:
             f"{path} holds {type(content).__name__}, expected names and tensors: torch.save(module.state_dict(), ...)"
         )
     return found
+
+
+def _smoothed(names: Iterable[str]) -> str:
+    """Weights averaged over the training, where a name says so: they give the better pictures."""
+    names = list(names)
+    return next((name for name in names if "ema" in name.lower()), names[0])
 
 
 def _unwrapped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -106,6 +106,10 @@ class Operator(ABC):
         """Give ``A^T y`` for measurements ``(B, *measurement_shape)``: ``<A x, y> = <x, A^T y>``."""
         return self._adjoint(self._check_measurements("measurements", y))
 
+    def measured(self, y: Tensor) -> Tensor:
+        """``y`` with zeros where this operator gives zero for every signal: what stands there was not measured."""
+        return y
+
     def resolvent(self, v: Tensor, rho: PerItem, start: Tensor | None = None) -> Tensor:
         """Give ``(A^T A + rho I)^-1 v`` for ``rho > 0``, one number or one per item.
 

@@ -35,6 +35,10 @@ class Composition(Operator):
             moved.outer, moved.inner = self.outer.to(device, dtype), self.inner.to(device, dtype)
         return moved
 
+    def measured(self, y: Tensor) -> Tensor:
+        """As the outer operator says."""
+        return self.outer.measured(y)
+
     def _forward(self, x: Tensor) -> Tensor:
         return self.outer(self.inner(x))
 

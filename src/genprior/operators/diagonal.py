@@ -80,6 +80,10 @@ class Mask(Operator):
         """Itself, with ``gram = mask^2``."""
         return RowForm(self._forward, self._adjoint, self._weights**2, _same)
 
+    def measured(self, y: Tensor) -> Tensor:
+        """``y`` with zeros where the mask is zero."""
+        return torch.where(self._weights > 0, y, 0)
+
     def _forward(self, x: Tensor) -> Tensor:
         return self._weights * x
 

@@ -114,6 +114,10 @@ class SubsampledFourier(_Circulant):
         opposite = self._mask.flip((-2, -1)).roll((1, 1), (-2, -1))
         self._energy = ((self._mask + opposite) / 2)[..., : self._size[1] // 2 + 1].contiguous()
 
+    def measured(self, y: Tensor) -> Tensor:
+        """``y`` with zeros at the frequencies that are not kept."""
+        return torch.where(self._mask > 0, y, 0)
+
     def _forward(self, x: Tensor) -> Tensor:
         spectrum: Tensor = torch.fft.fft2(x, norm="ortho")
         return self._mask * spectrum
@@ -156,6 +160,7 @@ def _gaussian(sigma: float, size: tuple[int, int]) -> Tensor:
 
 
 def _wrapped(sigma: float, n: int) -> Tensor:
+    sigma = min(max(sigma, 1e-3), 8.0 * n)  # beyond these it is a single pixel, or constant, to the last digit
     reach = math.ceil(8 * sigma / n) + 1
     offsets = torch.arange(n, dtype=torch.float64) - n // 2 + n * torch.arange(-reach, reach + 1)[:, None]
     weights = torch.exp(-(offsets**2) / (2 * sigma**2)).sum(0)

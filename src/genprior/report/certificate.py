@@ -237,5 +237,5 @@ def _measured(found: Examination) -> str:
     )
     if not run.certified:
         return text + " No rate is predicted."
-    word = "guaranteed" if certificate.status == GUARANTEED else "expected, not proved"
+    word = "guaranteed" if certificate.status == GUARANTEED else "if what is not checked holds"
     return text + f" Predicted ({word}): {1 - certificate.guarantee.eta:.4f} or better, down to the plateau."

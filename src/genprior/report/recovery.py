@@ -48,13 +48,14 @@ def _facts(job: Recovery, outcome: Outcome) -> list[tuple[str, str]]:
         ("median residual |A x - y| / |y|", _number(numbers["median_residual"])),
         ("median true error |x - original| / |original|", _number(numbers["median_error"])),
         ("loss, solver, starts", f"{job.loss}, {job.solver}, {job.restarts} per item"),
+        ("no time was left for", f"{outcome.not_begun} items: allow more --time" if outcome.not_begun else ""),
         ("limit", ", ".join(filter(None, limit)) or f"{job.most_steps} steps per batch"),
         (
             "computing time",
             f"{outcome.seconds:.1f} s, {outcome.forwards} forward and {outcome.backwards} backward passes",
         ),
     ]
-    facts += [("generator", note) for note in outcome.notes]
+    facts += [("note", note) for note in outcome.notes]
     return [fact for fact in facts if fact[1]]
 
 
@@ -71,7 +72,7 @@ def _meaning(name: str, outcome: Outcome) -> str:
 def _row(item: dict[str, object]) -> tuple[str, ...]:
     return (
         str(item["name"]),
-        _number(item["residual"]),
+        _number(item["residual"]) or "-",
         _number(item.get("error")) or "-",
         str(item["steps"]),
         str(item["status"]),

@@ -18,6 +18,7 @@ from genprior.checks.report import Finding, Report
 from genprior.generators import Generator
 from genprior.items.pictures import encode
 from genprior.networks.foreign import Opened, open_with_notes
+from genprior.networks.ranges import Range, makes_pictures
 from genprior.report.sheets import contact_sheet
 from genprior.tasks.settings import Source
 
@@ -27,6 +28,7 @@ _POINTS = 4
 _FLAT = 1e-3
 """Directions whose stretch is below this part of the largest count as flat."""
 _SLACK = 0.25
+_FOLDER = "samples"
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,11 @@ class Inspection:
         }
 
 
-def inspect_generator(source: Source, *, device: str = "cpu", seed: int = 0) -> Inspection:
-    """Open a generator and look at it; what cannot even be opened is a finding too."""
+def inspect_generator(source: Source, *, device: str = "cpu", seed: int = 0, samples: Path | None = None) -> Inspection:
+    """Open a generator and look at it; what cannot even be opened is a finding too.
+
+    ``samples`` is the folder for which :func:`write_samples` is meant: the suggested command then takes what is there.
+    """
     try:
         opened = _open(source, device)
     except (ValueError, TypeError, OSError) as problem:
@@ -74,26 +79,26 @@ def inspect_generator(source: Source, *, device: str = "cpu", seed: int = 0) -> 
     findings = (
         Finding("opens", True, "; ".join(opened.notes) or "as it is"),
         *report.findings,
-        _pictures(generator, seed),
+        _pictures(generator, seed, kept=source.signal_range == "keep"),
     )
     report = Report(report.subject, findings)
     found = Inspection(report, opened.notes, generator.latent_shape, generator.signal_shape)
     if not report.ok:
         return found
     conditioning, speed = _conditioning(generator, seed), _speed(generator)
-    return replace(found, conditioning=conditioning, speed=speed, command=_command(source, generator))
+    return replace(found, conditioning=conditioning, speed=speed, command=_command(source, generator, samples))
 
 
 def write_samples(source: Source, out: Path, *, count: int = 16, device: str = "cpu", seed: int = 0) -> Path:
     """Pictures that the generator makes: ``samples/00.png`` and so on, and all of them on one sheet, whose path is given."""
     generator = _open(source, device).generator
-    if not _makes_pictures(generator):
+    if not makes_pictures(generator.signal_shape):
         raise ValueError(f"signals of shape {generator.signal_shape} are no pictures: leave out --out")
-    (out / "samples").mkdir(parents=True, exist_ok=True)
+    (out / _FOLDER).mkdir(parents=True, exist_ok=True)
     with torch.no_grad():
         pictures = torch.cat([generator(z[None]) for z in generator.sample_latent(count, seed)])
     for number, picture in enumerate(pictures):
-        encode(picture, out / "samples" / f"{number:02d}.png")
+        encode(picture, out / _FOLDER / f"{number:02d}.png")
     sheet = out / "samples.png"
     contact_sheet(pictures, sheet)
     return sheet
@@ -110,14 +115,10 @@ def _open(source: Source, device: str) -> Opened:
     )
 
 
-def _makes_pictures(generator: Generator) -> bool:
-    return len(generator.signal_shape) == 3 and generator.signal_shape[0] in {1, 3}
-
-
-def _pictures(generator: Generator, seed: int) -> Finding:
-    """Picture-shaped signals should have values that picture files can hold."""
+def _pictures(generator: Generator, seed: int, *, kept: bool) -> Finding:
+    """Picture-shaped signals should have values that picture files can hold, unless a person wants them as they are."""
     law = "values fit pictures in [0, 1]"
-    if not _makes_pictures(generator):
+    if not makes_pictures(generator.signal_shape):
         return Finding(law, True, f"signals of shape {generator.signal_shape} are no pictures")
     try:
         with torch.no_grad():
@@ -125,7 +126,7 @@ def _pictures(generator: Generator, seed: int) -> Finding:
     except (ValueError, TypeError) as problem:
         return Finding(law, False, str(problem), "see the message")
     low, high = float(x.min()), float(x.max())
-    fits = low >= -_SLACK and high <= 1 + _SLACK
+    fits = kept or (low >= -_SLACK and high <= 1 + _SLACK)
     advice = "tell the range of the module's values, for example --range 0 255, or scale them in build()"
     return Finding(law, fits, f"[{low:.3g}, {high:.3g}]", advice)
 
@@ -169,14 +170,21 @@ def _rate(call: Callable[[], object], seconds: float) -> float:
     return calls / (time.perf_counter() - start)
 
 
-def _command(source: Source, generator: Generator) -> str:
-    words = ["genprior", "recover", "pictures/", "--generator", source.generator]
+def _command(source: Source, generator: Generator, samples: Path | None) -> str:
+    """It begins with undamaged signals, which everybody has: they are measured first, and the true error is told."""
+    pictures = makes_pictures(generator.signal_shape)
+    inputs = "signals.npy" if not pictures else "pictures/" if samples is None else str(samples / _FOLDER)
+    words = ["genprior", "recover", inputs, "--generator", source.generator]
     words += [] if source.weights is None else ["--weights", source.weights]
     words += [] if source.latent_shape is None else ["--latent-shape", *map(str, source.latent_shape)]
-    words += [] if source.signal_range is None else ["--range", *(f"{bound:g}" for bound in source.signal_range)]
+    words += [] if source.signal_range is None else ["--range", *_range_words(source.signal_range)]
     words += [] if source.label is None else ["--label", str(source.label)]
-    words += ["--operator", _operator(generator.signal_shape), "--restarts", "4", "--out", "recovered"]
+    words += ["--operator", _operator(generator.signal_shape), "--simulate", "--restarts", "4", "--out", "recovered"]
     return shlex.join(words)
+
+
+def _range_words(told: Range) -> list[str]:
+    return [told] if told == "keep" else [f"{bound:g}" for bound in told]
 
 
 def _operator(shape: tuple[int, ...]) -> str:

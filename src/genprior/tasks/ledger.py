@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,18 @@ from torch import Tensor
 
 from genprior._files import remove_unfinished, write_atomically, write_text
 
+_JOB = "job.json"
 _FORMAT = "genprior-job-1"
 _AT_MOST = 4
 CONTENT = "content of the "
 """Names of digests of files begin so."""
 FOLDER = ".job"
 """Where the records are, in the output folder."""
+
+
+def begun(out: Path) -> bool:
+    """Whether a folder holds a job."""
+    return (out / FOLDER / _JOB).is_file()
 
 
 class Ledger:
@@ -61,6 +67,12 @@ class Ledger:
         path = self._path(number).with_suffix(".safetensors")
         write_atomically(path, lambda temporary: temporary.write_bytes(save(plain)))
 
+    def forget(self, numbers: Iterable[int]) -> None:
+        """These batches are to be done again."""
+        for number in numbers:
+            self._path(number).unlink(missing_ok=True)
+            self._path(number).with_suffix(".safetensors").unlink(missing_ok=True)
+
     def pictures(self) -> list[dict[str, Tensor]]:
         """The pictures kept, batch by batch."""
         return [load_file(path) for path in sorted(self.folder.glob("batch-*.safetensors"))]
@@ -69,7 +81,7 @@ class Ledger:
         return self.folder / f"batch-{number:06d}.json"
 
     def _check(self, out: Path, asked: dict[str, Any]) -> None:
-        path = self.folder / "job.json"
+        path = self.folder / _JOB
         wanted = json.loads(json.dumps(asked))
         if not path.is_file():
             write_text(path, json.dumps(wanted, indent=2))

@@ -27,6 +27,7 @@ from genprior.operators import (
 )
 
 Shape = tuple[int, ...]
+_LEAST_SIGMA = 0.1
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,9 @@ def parse_operator(
         name, options = parse_options(part.strip())
         try:
             inner = _KINDS[name].build(options, shape).to(device, dtype)
-        except (ValueError, TypeError) as problem:
-            raise ValueError(f"operator {part.strip()!r}: {problem}") from problem
+        except (ValueError, TypeError, OverflowError, RuntimeError) as problem:  # too large ones end in any of these
+            reason = str(problem).partition("\n")[0]
+            raise ValueError(f"operator {part.strip()!r}: {reason}") from problem
         operator = inner if operator is None else inner @ operator
         shape = operator.measurement_shape or shape
     assert operator is not None, "split gives at least one part"
@@ -168,7 +170,13 @@ def _mask_file(path: Path) -> Tensor:
 
 def _blur(options: dict[str, Any], shape: Shape) -> Operator:
     if "sigma" in options:
-        return Blur(options["sigma"], shape)
+        sigma, widest = options["sigma"], max(shape[-2:])
+        if sigma > 0 and not _LEAST_SIGMA <= sigma <= widest:
+            raise ValueError(
+                f"sigma is in pixels, from {_LEAST_SIGMA} to the side of the picture, {widest}; got {sigma:g}, which "
+                f"{'leaves one grey' if sigma > widest else 'changes nothing'}: give for example sigma=2"
+            )
+        return Blur(sigma, shape)
     return Blur(torch.from_numpy(read_array(Path(options["file"]), kinds="f").astype(np.float32)), shape)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections import Counter
 from collections.abc import Iterator
@@ -12,8 +13,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from genprior._files import write_atomically
+from genprior.status import Status
 from genprior.tasks.ledger import Ledger
-from genprior.tasks.records import UNREADABLE
+from genprior.tasks.records import UNREADABLE, not_begun
+from genprior.tasks.resume import REPORT, RESULT
 from genprior.tasks.settings import Recovery
 
 _WORST = 10
@@ -40,10 +43,13 @@ class Outcome:
     unread: str = ""
     """Why the first of the items that could not be read could not be."""
 
+    not_begun: int = 0
+    """Items for which no time was left."""
+
     @property
     def recovered(self) -> int:
-        """Items with a result."""
-        return self.total - self.counts[UNREADABLE]
+        """Items with a result: read, searched for at least one step, not diverged."""
+        return self.total - self.counts[UNREADABLE] - self.counts[Status.DIVERGED.name] - self.not_begun
 
     def add(self, record: dict[str, Any]) -> None:
         """Count one batch."""
@@ -56,17 +62,20 @@ class Outcome:
             if item["status"] == UNREADABLE:
                 self.unread = self.unread or item["advice"]
                 continue
-            self.residuals.append(item["residual"])
+            self.not_begun += not_begun(item)
+            if item["residual"] is not None:
+                self.residuals.append(item["residual"])
             if item.get("error") is not None:
                 self.errors.append(item["error"])
         read = [item for item in record["items"] if item["status"] != UNREADABLE]
-        self.worst = sorted([*self.worst, *read], key=lambda item: -item["residual"])[:_WORST]
+        self.worst = sorted([*self.worst, *read], key=_badness, reverse=True)[:_WORST]
 
     def numbers(self) -> dict[str, Any]:
         """The summary as plain values."""
         return {
             "items": self.total,
             "recovered": self.recovered,
+            "not_begun": self.not_begun,
             "status": dict(self.counts.most_common()),
             "median_residual": _median(self.residuals),
             "median_error": _median(self.errors),
@@ -82,7 +91,7 @@ def write_result(job: Recovery, ledger: Ledger, total: int, notes: tuple[str, ..
     """Write ``result.json`` from the batches on disk, and the report."""
     from genprior.report.recovery import write_recovery_page  # noqa: PLC0415 - it needs this module
 
-    outcome = Outcome(total, job.out / "result.json", job.out / "report.html", notes=notes)
+    outcome = Outcome(total, job.out / RESULT, job.out / REPORT, notes=notes)
     for record in ledger.chunks():
         outcome.add(record)
     write_atomically(outcome.result, lambda path: _write(path, job, ledger, outcome))
@@ -95,7 +104,7 @@ def _write(path: Path, job: Recovery, ledger: Ledger, outcome: Outcome) -> None:
         "genprior": version("genprior"),
         "asked": job.asked(),
         "summary": outcome.numbers(),
-        "report": "report.html",
+        "report": REPORT,
     }
     with path.open("w", encoding="utf-8") as file:
         file.write(json.dumps(head, indent=2).removesuffix("\n}") + ',\n  "items": [\n')
@@ -106,6 +115,12 @@ def _write(path: Path, job: Recovery, ledger: Ledger, outcome: Outcome) -> None:
 def _write_items(file: IO[str], items: Iterator[dict[str, Any]]) -> None:
     for number, item in enumerate(items):
         file.write((",\n" if number else "") + "    " + json.dumps(item))
+
+
+def _badness(item: dict[str, Any]) -> float:
+    """The residual; where there is none, the item has diverged or has no data to fit."""
+    unknown = math.inf if item["status"] == Status.DIVERGED.name else -1.0
+    return unknown if item["residual"] is None else float(item["residual"])
 
 
 def _median(values: list[float]) -> float | None:

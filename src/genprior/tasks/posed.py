@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,24 +42,38 @@ def pose(job: Recovery, generator: Generator, operator: Operator, y: Tensor) -> 
 
 
 def simulate(operator: Operator, signals: Tensor, noise: float, seed: int, numbers: Sequence[int]) -> Tensor:
-    """``A x + noise``; the noise of an item depends on the seed and its number alone, not on its batch."""
+    """``A x + noise`` where something is measured; an item's noise depends on the seed and its number, not on its batch."""
     with torch.no_grad():
         y = operator(signals)
         if not noise:
             return y
         drawn = [_normal(y[0], seed, number) for number in numbers]
-        return y + noise * torch.stack(drawn).to(y)
+        return operator.measured(y + noise * torch.stack(drawn).to(y))
+
+
+def starts(generator: Generator, seed: int, numbers: Sequence[int], restarts: int) -> Tensor:
+    """Where the search begins, ``(items, restarts, *latent_shape)``: each by the seed and the numbers of item and restart."""
+    drawn = [
+        torch.cat([generator.draw(1, _random(seed, number, restart)) for restart in range(restarts)])
+        for number in numbers
+    ]
+    return torch.stack(drawn)
 
 
 def relative_residual(operator: Operator, signals: Tensor, y: Tensor) -> Tensor:
-    """``|A x - y| / |y|`` per item."""
+    """``|A x - y| / |y|`` per item; NaN where y is zero."""
     with torch.no_grad():
-        difference = operator(signals) - y
-        return _batch.ratio(_size(difference), _size(y))
+        size = _size(y)
+        return torch.where(size > 0, _batch.ratio(_size(operator(signals) - y), size), torch.nan)
 
 
 def _size(values: Tensor) -> Tensor:
     return _batch.norm(torch.view_as_real(values) if values.is_complex() else values)
+
+
+def _random(*numbers: int) -> torch.Generator:
+    words = np.random.SeedSequence(numbers).generate_state(1, np.uint64)
+    return torch.Generator(device="cpu").manual_seed(int(words[0]) % 2**63)
 
 
 def _normal(like: Tensor, seed: int, number: int) -> Tensor:

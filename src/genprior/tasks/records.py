@@ -16,6 +16,7 @@ from genprior.operators import Operator
 from genprior.report.sheets import stretched
 from genprior.result import Result
 from genprior.status import Status
+from genprior.tasks.resume import SIGNALS
 
 UNREADABLE = "UNREADABLE"
 ADVICE = {
@@ -28,6 +29,10 @@ ADVICE = {
     "look at the scale of the data.",
 }
 """What to do next, in the words of the command line."""
+NO_TIME = (
+    "no time was left for a single step: this is where the search begins, not a recovery. Allow more --time, into another "
+    "--out."
+)
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ class Collected:
     def record(self, outputs: Sequence[str | None]) -> dict[str, Any]:
         """In plain values, with the names of the files written."""
         for record, output in zip(self._records, outputs, strict=True):
-            record["output"] = output if output is None else f"recovered/{output}"
+            record["output"] = output if output is None else f"{SIGNALS}/{output}"
         return {**self.facts, "items": self._records, "shown": self.shown}
 
 
@@ -84,21 +89,32 @@ def record_of(name: str, solved: Solved, place: int) -> dict[str, Any]:
     record: dict[str, Any] = {
         "name": name,
         "status": result.status[place].name,
-        "residual": float(solved.residual[place]),
+        "residual": _finite(float(solved.residual[place])),
         "objective": _finite(float(result.objective[place])),
         "gap": _finite(float(result.gap[place])),
         "stationarity": _finite(float(result.stationarity[place])),
         "steps": int(result.steps[place]),
         "restart": int(result.restart[place]),
-        "advice": ADVICE.get(result.status[place], result.advice[place]),
+        "advice": _advice(result, place),
     }
     if solved.truth is not None:
         difference = result.signal[place] - solved.truth[place]
         size = float(_batch.norm(solved.truth[place][None]))
-        record["error"] = float(_batch.norm(difference[None])) / size if size else None
+        record["error"] = _finite(float(_batch.norm(difference[None])) / size) if size else None
         mean = float(difference.square().mean())
-        record["psnr"] = -10 * math.log10(mean) if mean > 0 else None
+        record["psnr"] = -10 * math.log10(mean) if 0 < mean < math.inf else None
     return record
+
+
+def not_begun(record: dict[str, Any]) -> bool:
+    """Whether the time was over before the first step."""
+    return bool(record["status"] == Status.OUT_OF_TIME.name and record["steps"] == 0)
+
+
+def _advice(result: Result, place: int) -> str:
+    if result.status[place] == Status.OUT_OF_TIME and int(result.steps[place]) == 0:
+        return NO_TIME
+    return ADVICE.get(result.status[place], result.advice[place])
 
 
 def _finite(value: float) -> float | None:

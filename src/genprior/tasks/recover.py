@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from genprior._files import remove_unfinished
 from genprior.checkpoint import fingerprint
@@ -16,7 +16,8 @@ from genprior.generators import Generator
 from genprior.items import Loaded, Outputs, open_items
 from genprior.items.single import read_array
 from genprior.items.stream import Expected
-from genprior.networks.foreign import open_with_notes, source_digest, with_label
+from genprior.networks.foreign import open_with_notes, source_digest
+from genprior.networks.labels import check_labels, with_label
 from genprior.operators import Operator
 from genprior.progress import fraction_done
 from genprior.solve import solve
@@ -25,8 +26,9 @@ from genprior.stopping import MaxSteps, Seconds, StopRule, View
 from genprior.tasks.ledger import CONTENT, Ledger, alone
 from genprior.tasks.operators import parse_operator
 from genprior.tasks.outcome import Outcome, write_result
-from genprior.tasks.posed import check_loss, pose, relative_residual, simulate
+from genprior.tasks.posed import check_loss, pose, relative_residual, simulate, starts
 from genprior.tasks.records import Collected, Solved
+from genprior.tasks.resume import SIGNALS, plan_of, refuse_losses
 from genprior.tasks.settings import Recovery, solver_named
 
 _LOOKS = 0.1
@@ -85,30 +87,30 @@ class _Job:
         expected = _expected(job, self.generator, self.operator)
         self.items = open_items(job.inputs, expected, skip=job.skip, without=job.out)
         self._check_labels()
+        refuse_losses(job.out, self.items)
 
     def run(self) -> Outcome:
         """Every batch that is not done yet."""
         ledger = Ledger(self.job.out, self._identity())
-        folder = self.job.out / "recovered"
+        folder = self.job.out / SIGNALS
         folder.mkdir(exist_ok=True)
         remove_unfinished(folder)
         outputs = Outputs(self.items, folder, ledger.folder, self.generator.signal_shape)
         total, size = len(self.items), self.job.batch_size
-        batches = math.ceil(total / size)
-        records = [(record["seconds"], record["shown"]) for record in ledger.chunks()]
-        done, used, shown = len(records), sum(r[0] for r in records), sum(r[1] for r in records)
-        outputs.finish(min(total, done * size))
-        for number in range(done, batches):
+        plan = plan_of(ledger, outputs, total, size)
+        used, shown = plan.used, plan.shown
+        for place, number in enumerate(plan.left):
+            outputs.finish(number * size)
             self.on_progress(number * size, total, "reading")
-            stop = self._stop(used, batches - number)
+            stop = self._stop(used, len(plan.left) - place)
             batch = self._batch(number * size, min(total, (number + 1) * size), stop, self.job.pictures - shown)
             record = batch.record(outputs.write(number * size, batch.signals))
             ledger.write_pictures(number, batch.pictures)
             ledger.write_chunk(number, record)
-            outputs.finish(min(total, (number + 1) * size))
             used, shown = used + record["seconds"], shown + record["shown"]
+        outputs.finish(total)
         self.on_progress(total, total, "writing the report")
-        return write_result(self.job, ledger, total, self.notes)
+        return write_result(self.job, ledger, total, (*self.notes, *self.items.notes))
 
     def _batch(self, start: int, stop: int, rule: StopRule, room: int) -> Collected:
         """Read and solve the items from ``start`` up to ``stop``; keep at most ``room`` pictures of them."""
@@ -135,13 +137,12 @@ class _Job:
     def _solve(self, generator: Generator, loaded: list[Loaded], numbers: list[int], rule: StopRule) -> Solved:
         values = torch.stack([item.value for item in loaded if item.value is not None])
         values = values.to(generator.device, generator.dtype.to_complex() if values.is_complex() else generator.dtype)
-        y = simulate(self.operator, values, self.job.noise, self.job.seed, numbers) if self.job.simulate else values
+        y = self._measurements(values, numbers)
         result = solve(
             pose(self.job, generator, self.operator, y),
             solver_named(self.job.solver),
             stop=rule,
-            restarts=self.job.restarts,
-            seed=self.job.seed + numbers[0],
+            z0=starts(generator, self.job.seed, numbers, self.job.restarts),
             callbacks=[_Looker(self.on_progress, numbers, len(self.items), rule)],
             progress=False,
         )
@@ -149,6 +150,12 @@ class _Job:
             raise KeyboardInterrupt
         residual = relative_residual(self.operator, result.signal, y)
         return Solved(result, y, values if self.job.simulate else None, residual)
+
+    def _measurements(self, values: Tensor, numbers: list[int]) -> Tensor:
+        """Made from whole signals, or as given: whatever stands in places that were not measured does not count."""
+        if self.job.simulate:
+            return simulate(self.operator, values, self.job.noise, self.job.seed, numbers)
+        return self.operator.measured(values)
 
     def _stop(self, used: float, left: int) -> StopRule:
         steps = MaxSteps(self.job.most_steps)
@@ -159,11 +166,13 @@ class _Job:
             raise ValueError(
                 f"{self.job.source.labels} holds {len(self.labels)} labels for {len(self.items)} items: give one each"
             )
+        if self.labels is not None:
+            check_labels(self.generator, self.labels)
 
     def _identity(self) -> dict[str, Any]:
         digests = {
             CONTENT + "inputs": self.items.fingerprint(),
-            CONTENT + "generator": source_digest(self.job.source.generator, self.job.source.weights),
+            CONTENT + "generator": source_digest(self.job.source.generator, self.job.source.weights, self.generator),
             CONTENT + "operator": fingerprint(self.operator),
             CONTENT + "labels": fingerprint(self.labels),
         }
@@ -198,4 +207,5 @@ def _expected(job: Recovery, generator: Generator, operator: Operator) -> Expect
         unit_range=generator.signal_range == (0.0, 1.0) and pictures,
         complex_too=bool(operator.complex_measurements) and not job.simulate,
         resize=job.resize,
+        whole=None if job.simulate else generator.signal_shape,
     )

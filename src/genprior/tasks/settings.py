@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from genprior import _validate, solvers
+from genprior.networks.ranges import Range
 from genprior.solvers.base import Solver
 
 LOSSES = ("l2", "l1", "linf")
@@ -33,7 +34,7 @@ class Source:
     generator: str = "mnist"
     weights: str | None = None
     latent_shape: tuple[int, ...] | None = None
-    signal_range: tuple[float, float] | None = None
+    signal_range: Range | None = None
     label: int | None = None
     """Class for every item."""
     labels: str | None = None

@@ -66,7 +66,7 @@ class Certificate:
         if self.status == GUARANTEED:
             return f"Guaranteed with {steps}: {rate}."
         missing = "; ".join(a.text for a in self.assumptions if not a.checked)
-        return f"Not proved, but to be expected with {steps}: {rate}. It would hold if: {missing}."
+        return f"Not proved. It would follow if: {missing}. Then, with {steps}, {rate}."
 
     def to_dict(self) -> dict[str, object]:
         """For JSON: no bound is given where none applies."""

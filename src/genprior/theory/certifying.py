@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from genprior import _batch, _validate
+from genprior import _validate
 from genprior.generators import Generator
-from genprior.losses import LeastSquares, SquaredDistance
+from genprior.losses import LeastSquares
 from genprior.operators import Identity, Operator
 from genprior.problem import Problem
 from genprior.solve import solve
 from genprior.stopping import MaxSteps
-from genprior.terms import Ball, Zero
-from genprior.theory.certificate import CONDITIONAL, GUARANTEED, NONE, Assumption, Certificate
+from genprior.terms import Ball
+from genprior.theory.assumptions import assumptions_of, dual_bound, is_quadratic
+from genprior.theory.certificate import CONDITIONAL, GUARANTEED, NONE, Certificate
 from genprior.theory.generator_constants import GeneratorConstants, constants, default_radius
 from genprior.theory.loss_constants import LossConstants, loss_constants
-from genprior.theory.theorem import DUAL_SUM, Guarantee, Setting, corrected, sharpened
+from genprior.theory.theorem import Guarantee, Setting, corrected, sharpened
 
 _RHOS = (1.0, 0.3, 0.1, 3.0, 0.03, 10.0, 0.01, 100.0)
 """Penalties that are tried, in this order, in units of mu_L."""
@@ -76,11 +78,11 @@ def certify(
     say("a feasible point")
     z0 = problem.on_latent.prox(z0, 1.0) if problem.on_latent.is_indicator else z0
     start, lowest = _values(problem, z0)
-    bound, source = _dual_bound(problem, loss, lowest, dual)
-    maker = _Maker(found, loss, bound, start, rho, sigma, isinstance(problem.loss, LeastSquares | SquaredDistance))
+    bound, source = dual_bound(problem, loss, lowest, dual)
+    maker = _Maker(found, loss, bound, start, rho, sigma, is_quadratic(problem.loss))
     tried = tuple(maker.all())
     level, best = max(tried, key=_rank)
-    assumptions = tuple(_assumptions(problem, found, loss, best, level, source, z0))
+    assumptions = tuple(assumptions_of(problem, found, loss, best, level, source, z0))
     proved = all(assumption.checked for assumption in assumptions)
     status = NONE if not best.applies else GUARANTEED if proved else CONDITIONAL
     return Certificate(status, best, level, assumptions, found, loss, tried, z0)
@@ -103,21 +105,6 @@ def _values(problem: Problem, z0: Tensor) -> tuple[float, float]:
     first = problem.objective(z0)
     best = torch.minimum(first, solve(problem, stop=MaxSteps(60), z0=z0, progress=False).objective)
     return max(float(first.max()), 0.0), max(float(best.max()), 0.0)
-
-
-def _dual_bound(problem: Problem, loss: LossConstants, lowest: float, dual: float | None) -> tuple[float, Assumption]:
-    text = "|lam*| is at most {:.3g}"
-    if dual is not None:
-        value = _validate.number("dual", dual, least=0)
-        return value, Assumption(text.format(value), True, "as given")
-    value = (2 * loss.nu * lowest) ** 0.5
-    quadratic = isinstance(problem.loss, LeastSquares | SquaredDistance)
-    plain = isinstance(problem.on_signal, Zero)
-    if quadratic and plain and loss.proved:
-        note = "|grad L(w*)|^2 <= 2 nu_L L(w*), and L(w*) is at most the objective of any feasible point"
-        return value, Assumption(text.format(value), True, note)
-    note = "R is not zero, or L is not a sum of squares with known nu_L: give dual="
-    return value, Assumption(text.format(value), False, note)
 
 
 @dataclass(frozen=True)
@@ -147,7 +134,8 @@ class _Maker:
         if any(value is None for value in trio) or trio[1] <= 0:
             return None
         iota = trio[0] if level == "rigorous" or trio[0] > self.found.resolution else 0.0
-        return iota, trio[1], trio[2]
+        iota = 0.0 if self.found.iota.refuted else iota
+        return iota, trio[1], math.inf if self.found.nu_G.refuted else trio[2]
 
     def _best(
         self, statement: Callable[[Setting], Guarantee], values: tuple[float, float, float], restricted: bool
@@ -178,59 +166,3 @@ def _rank(candidate: tuple[str, Guarantee]) -> tuple[bool, bool, bool, bool, int
         -len(g.failures),
         min(condition.margin for condition in g.conditions),
     )
-
-
-def _assumptions(
-    problem: Problem,
-    found: GeneratorConstants,
-    loss: LossConstants,
-    g: Guarantee,
-    level: str,
-    dual: Assumption,
-    z0: Tensor,
-) -> Iterator[Assumption]:
-    rigorous = level == "rigorous"
-    note = "proved from the weights" if rigorous else "sampled: attained somewhere, not bounds"
-    yield Assumption("iota, kappa and nu_G hold on the ball", rigorous, note)
-    name = "the restricted constant of L" if g.setting.restricted else "mu_L and nu_L"
-    sure = loss.proved and not g.setting.restricted
-    yield Assumption(
-        f"{name} hold" + ("s" if g.setting.restricted else ""), sure, loss.source if sure else loss.samples
-    )
-    yield dual
-    yield _never_negative(problem)
-    yield _contained(problem, found, g, z0)
-    yield Assumption("w0 = G(z0) and lam0 = 0, float32 rounding aside", True, "as the solver starts")
-
-
-def _never_negative(problem: Problem) -> Assumption:
-    """Then the objective at the start bounds Delta_0."""
-    ours = all(type(term).__module__.startswith("genprior.") for term in (problem.on_signal, problem.on_latent))
-    sums = isinstance(problem.loss, LeastSquares | SquaredDistance)
-    note = (
-        "L is a sum of squares, R and H are norms or sets"
-        if ours and sums
-        else "of a loss or term of one's own: not known"
-    )
-    return Assumption("no part of the objective is ever negative", ours and sums, note)
-
-
-def _contained(problem: Problem, found: GeneratorConstants, g: Guarantee, z0: Tensor) -> Assumption:
-    """Whether z* and all iterates lie in the ball on which the constants hold."""
-    text = f"a solution and all iterates have |z| <= {found.radius:g}"
-    if found.everywhere:
-        return Assumption("a solution and all iterates lie where the constants hold", True, "G is affine: everywhere")
-    term = problem.on_latent
-    if isinstance(term, Ball) and float(torch.as_tensor(term.radius).max()) <= found.radius * (1 + 1e-9):
-        return Assumption(
-            text, True, f"H keeps them in the ball of radius {float(torch.as_tensor(term.radius).max()):g}"
-        )
-    if not g.applies:
-        return Assumption(text, False, "add on_latent=gp.Ball(radius)")
-    s = g.setting
-    height = g.first + DUAL_SUM * s.sigma * g.gap_max
-    far = (g.latent[0] * height + g.latent[1]) ** 0.5
-    step = g.beta * s.kappa * (s.spread + s.rho * g.gap_max)
-    reach = float(_batch.norm(z0).max()) + 2 * far + step
-    note = f"if a solution does, iterates stay within {reach:.3g}; add on_latent=gp.Ball(radius) to be sure"
-    return Assumption(text, False, note)

@@ -10,8 +10,8 @@ import torch
 
 from genprior import _validate
 from genprior.generators import Generator, TruncatedNormal
-from genprior.theory.proved.layers import Layer, layers_of
-from genprior.theory.proved.recursion import Proved, proved_constants
+from genprior.theory.proved.layers import Layer, every_layer, layers_of
+from genprior.theory.proved.recursion import NOT_INJECTIVE, Proved, proved_constants
 from genprior.theory.sampled import Sampled, sample_constants
 
 
@@ -28,6 +28,8 @@ class Constant:
     """On which side of the truth the sampled figure lies, at most round-off away."""
     reason: str = ""
     """Why there is no rigorous figure, or what it says."""
+    refuted: str = ""
+    """Why no finite (for iota: positive) constant can be counted on, whatever samples show; empty if there is none."""
 
     def to_dict(self) -> dict[str, object]:
         """For JSON."""
@@ -37,6 +39,7 @@ class Constant:
             "samples": self.samples,
             "side": self.side,
             "reason": self.reason,
+            "refuted": self.refuted,
         }
 
 
@@ -50,6 +53,8 @@ class GeneratorConstants:
     nu_G: Constant
     everywhere: bool
     """The generator is an affine map, so that the constants hold for every latent."""
+    vouched: str
+    """Layers whose sums are taken on the word of a module of one's own; empty if there is none."""
     resolution: float
     """Singular values below this are round-off of the generator's dtype."""
     seen: Sampled
@@ -58,7 +63,7 @@ class GeneratorConstants:
     def to_dict(self) -> dict[str, object]:
         """For JSON."""
         document: dict[str, object] = {name: getattr(self, name).to_dict() for name in ("iota", "kappa", "nu_G")}
-        return document | {"radius": self.radius, "everywhere": self.everywhere, "resolution": self.resolution}
+        return document | {name: getattr(self, name) for name in ("radius", "everywhere", "vouched", "resolution")}
 
 
 def constants(
@@ -104,11 +109,28 @@ def constants(
     say("proved bounds, layer by layer")
     chain = layers_of(generator)
     proved = proved_constants(chain, radius) if rigorous else Proved(math.inf, math.inf, math.inf, 0.0, _NOT_ASKED)
-    everywhere = rigorous and all(layer.is_linear for layer in chain)
+    wrong = _contradiction(generator, seen, proved)
+    if wrong:  # then the layers are not what they look like, and nothing of it counts
+        proved = Proved(math.inf, math.inf, math.inf, 0.0, dict.fromkeys(_NOT_ASKED, wrong))
+    everywhere = rigorous and not wrong and all(layer.is_linear for layer in chain)
     return _labelled(generator, radius, seen, proved, everywhere, chain)
 
 
 _NOT_ASKED = dict.fromkeys(("iota", "kappa", "nu_G"), "not asked for")
+
+
+def _contradiction(generator: Generator, seen: Sampled, proved: Proved) -> str:
+    """Where a sample is beyond what the layers are said to allow, by more than round-off; empty if nowhere."""
+    share = max(1e-6, 1e4 * torch.finfo(generator.dtype).eps)
+    pairs = {
+        "kappa": (seen.kappa - seen.blur, proved.kappa * (1 + share)),
+        "nu_G": (seen.nu, proved.nu * (1 + share) + share * seen.kappa / seen.radius),
+        "iota": (proved.iota * (1 - share), seen.iota + seen.blur + share * seen.kappa),
+    }
+    for name, (least, most) in pairs.items():
+        if least > most:
+            return f"samples contradict the layers' figures ({name}: {least:.4g} > {most:.4g}): a layer is not what it seems"
+    return ""
 
 
 def default_radius(generator: Generator) -> float:
@@ -122,9 +144,14 @@ def _labelled(
     points = f"singular values of DG at {len(seen.points)} points, secants of {seen.pairs} pairs"
     why = proved.reasons
     word = "singular values of the affine map" if everywhere else "product of proved layer norms"
+    no_iota, no_nu = _refuted(generator, proved, chain)
+    vouched = ", ".join(layer.label for layer in every_layer(chain) if layer.vouched)
+    word += f"; vouched for by the module: the sum in {vouched}" if vouched else ""
     return GeneratorConstants(
         radius=radius,
-        iota=Constant("iota", seen.iota, proved.iota or None, points, "not below the truth", why.get("iota", word)),
+        iota=Constant(
+            "iota", seen.iota, proved.iota or None, points, "not below the truth", why.get("iota", word), no_iota
+        ),
         kappa=Constant(
             "kappa", seen.kappa, _finite(proved.kappa), points, "not above the truth", why.get("kappa", word)
         ),
@@ -135,12 +162,26 @@ def _labelled(
             f"second derivatives at {seen.curved} points",
             "not above the truth",
             why.get("nu_G", "the map is affine" if everywhere else "layer recursion with the activations' curvature"),
+            no_nu,
         ),
         everywhere=everywhere,
+        vouched=vouched,
         resolution=torch.finfo(generator.dtype).eps * seen.kappa * math.sqrt(len(seen.spectra[0])),
         seen=seen,
         chain=chain,
     )
+
+
+def _refuted(generator: Generator, proved: Proved, chain: tuple[Layer, ...]) -> tuple[str, str]:
+    """Why iota is zero, and why nu_G is infinite, where the architecture says so."""
+    inside, outside = math.prod(generator.latent_shape), math.prod(generator.signal_shape)
+    affine = proved.reasons.get("iota", "")
+    no_iota = affine if affine == NOT_INJECTIVE else ""
+    if inside > outside:
+        no_iota = f"{inside} latents and only {outside} signal values: no map with a derivative is injective"
+    kinks = (layer for layer in every_layer(chain) if layer.kind == "activation" and not layer.activation.smooth)
+    first = next(kinks, None) if math.isinf(proved.nu) else None
+    return no_iota, "" if first is None else f"the slope of {first.label} jumps"
 
 
 def _finite(value: float) -> float | None:

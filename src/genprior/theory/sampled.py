@@ -41,6 +41,8 @@ class Sampled:
     """Pairs of points whose secants ``|G(z) - G(z')| / |z - z'|`` were looked at."""
     secants: tuple[float, float]
     """Smallest and largest of these."""
+    blur: float
+    """Round-off of these, from that of the values of G."""
     curved: int
     """Points at which the second derivative was searched."""
     radius: float
@@ -82,7 +84,7 @@ def sample_constants(
     generator = generator.recounted()
     say("secants")
     many = ball_points(generator, 16 * points, radius, random)
-    secants, pairs = _secants(generator, many)
+    secants, pairs, blur = _secants(generator, many)
     say(f"singular values at {points} points")
     seen = [_spectra(generator, many[:points])]
     few = max(1, points // 4)
@@ -93,16 +95,16 @@ def sample_constants(
     count = min(len(many), 2 * points)
     nu = _curvature(generator, many[:count], radius, moves, random)
     places, spectra = torch.cat([part.points for part in seen]), torch.cat([part.values for part in seen])
+    narrows = math.prod(generator.latent_shape) > math.prod(generator.signal_shape)  # DG has a kernel everywhere
     return Sampled(
-        iota=min(float(spectra[:, -1].min()), secants[0])
-        if spectra.shape[1] <= math.prod(generator.signal_shape)
-        else 0.0,
+        iota=0.0 if narrows else min(float(spectra[:, -1].min()), secants[0]),
         kappa=max(float(spectra[:, 0].max()), secants[1]),
         nu=nu,
         points=places,
         spectra=spectra,
         pairs=pairs,
         secants=secants,
+        blur=blur,
         curved=count,
         radius=radius,
     )
@@ -191,16 +193,18 @@ def _slope_of_pairing(generator: Generator, z: Tensor, u: Tensor, v: Tensor) -> 
     return torch.zeros_like(z) if slope is None else slope.detach()
 
 
-def _secants(generator: Generator, z: Tensor) -> tuple[tuple[float, float], int]:
+def _secants(generator: Generator, z: Tensor) -> tuple[tuple[float, float], int, float]:
     with torch.no_grad():
         x = torch.cat([_batch.flat(generator(part)) for part in _batch.pieces(z, 64)]).double().cpu()
     index = torch.triu_indices(len(z), len(z), 1)
     apart = torch.pdist(_batch.flat(z).double().cpu())
     moved = (x[index[0]] - x[index[1]]).norm(dim=1) if len(x) * x.shape[1] < 10**5 else torch.pdist(x)
-    ratios = (moved / apart)[apart > _NEAR * apart.max()]  # the secant of two neighbours is round-off
+    far = apart > _NEAR * apart.max()  # the secant of two neighbours is round-off
+    ratios = (moved / apart)[far]
     if len(ratios) == 0:
-        return (math.inf, 0.0), 0
-    return (float(ratios.min()), float(ratios.max())), len(ratios)
+        return (math.inf, 0.0), 0, 0.0
+    blur = 4 * torch.finfo(generator.dtype).eps * float(x.norm(dim=1).max()) / float(apart[far].min())
+    return (float(ratios.min()), float(ratios.max())), len(ratios), blur
 
 
 def _curvature(generator: Generator, z: Tensor, radius: float, moves: int, random: torch.Generator) -> float:

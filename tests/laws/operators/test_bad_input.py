@@ -182,3 +182,11 @@ def test_operators_on_another_device():
     b = (ops.SubsampledHadamard(2, 6) @ ops.Identity(6)).to("meta")
     assert b(torch.zeros(1, 6, device="meta")).device.type == "meta"
     assert a.resolvent(torch.zeros(3, 2, device="meta"), torch.ones(3, device="meta")).shape == (3, 2)
+
+
+@pytest.mark.parametrize("sigma", [1e-300, 1e-5, 1e9, 1e300])
+def test_blur_of_any_width_is_finite(sigma):
+    """The narrowest changes nothing, the widest leaves the mean."""
+    x = torch.rand(2, 1, 6, 5, generator=torch.Generator().manual_seed(0))
+    expected = x if sigma < 1 else x.mean(dim=(2, 3), keepdim=True).expand_as(x)
+    assert torch.allclose(ops.Blur(sigma, (1, 6, 5))(x), expected, atol=1e-6)

@@ -11,6 +11,9 @@ from torch import Tensor, nn
 
 Slope = Callable[[Tensor], Tensor]
 
+_LEAST_THRESHOLD = 20.0
+"""Of softplus, torch's own default."""
+
 
 @dataclass(frozen=True)
 class Activation:
@@ -59,13 +62,21 @@ def _elu(module: nn.Module) -> Activation:
     return Activation(f"ELU(alpha={alpha:g})", False, alpha > 0, max(1.0, abs(alpha)), math.inf, "free")
 
 
-def _celu(module: nn.Module) -> Activation:
+def _celu(module: nn.Module) -> Activation | None:
     alpha = float(module.alpha) if isinstance(module, nn.CELU) else 1.0
+    if alpha <= 0:
+        return None
     return Activation(f"CELU(alpha={alpha:g})", True, True, 1.0, 1 / alpha, "up", _elu_slope(alpha))
 
 
-def _softplus(module: nn.Module) -> Activation:
-    beta = float(module.beta) if isinstance(module, nn.Softplus) else 1.0
+def _softplus(module: nn.Module) -> Activation | None:
+    """Beyond ``beta x = threshold`` torch takes x itself: a jump of ``log(1 + exp(-threshold)) / beta``, 2e-9 / beta at 20.
+
+    That is left aside as round-off; with a lower threshold the module is not continuous, and nothing is claimed.
+    """
+    beta, threshold = (float(module.beta), float(module.threshold)) if isinstance(module, nn.Softplus) else (1.0, 20.0)
+    if beta <= 0 or threshold < _LEAST_THRESHOLD:
+        return None
     return Activation("Softplus", True, True, 1.0, beta / 4, "up", lambda x: torch.sigmoid(beta * x))
 
 
@@ -92,11 +103,11 @@ def _tanh_slope(x: Tensor) -> Tensor:
 
 def _fixed(
     name: str, smooth: bool, increasing: bool, steepest: float, curvature: float, bend: str, slope: Slope | None
-) -> Callable[[nn.Module], Activation]:
+) -> Callable[[nn.Module], Activation | None]:
     return lambda module: Activation(name, smooth, increasing, steepest, curvature, bend, slope)
 
 
-_TABLE: dict[type[nn.Module], Callable[[nn.Module], Activation]] = {
+_TABLE: dict[type[nn.Module], Callable[[nn.Module], Activation | None]] = {
     nn.ELU: _elu,
     nn.CELU: _celu,
     nn.Softplus: _softplus,

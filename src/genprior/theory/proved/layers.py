@@ -1,7 +1,8 @@
 """A network as the chain of its layers, with the value that the centre of the ball takes at every layer.
 
 Understood are ``Sequential`` (also nested), the usual layers, and sums of chains: a module of one's own that computes a sum of
-chains may say so with a method ``branches()`` that returns them as modules. Everything else is a layer of unknown kind.
+chains may say so with a method ``branches()`` that returns them as modules; that is taken on its word, compared at two points.
+Everything else is a layer of unknown kind, also a subclass of a known layer that computes something else.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch.nn.modules.padding import _ReflectionPadNd, _ReplicationPadNd
 
 from genprior.generators import Generator
 from genprior.networks.adapt import FromRange
+from genprior.networks.generators import UpBlock
 from genprior.theory.proved.activations import Activation, activation_of
 from genprior.theory.proved.facts import Facts, linear_facts
 
@@ -26,6 +28,8 @@ _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.ConvTranspose2d)
 _SHAPES = (nn.Flatten, nn.Unflatten, nn.Identity, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle, _DropoutNd)
 _AVERAGES = (nn.Upsample, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.ZeroPad2d)
 _PADS = (_ReflectionPadNd, _ReplicationPadNd)
+_CALLED = ("forward", "__call__", "_conv_forward", "_output_padding")
+"""Methods that decide what a layer computes."""
 _WEIGHTLESS_MODES = ("nearest", "nearest-exact", "linear", "bilinear", "trilinear")
 
 
@@ -61,6 +65,11 @@ class Layer:
         assert found is not None
         return found
 
+    @property
+    def vouched(self) -> bool:
+        """A sum by the word of a module of one's own; that of a bundled block is what its code computes."""
+        return self.kind == "sum" and type(self.module) is not UpBlock
+
     @cached_property
     def facts(self) -> Facts:
         """Norms of a linear layer."""
@@ -84,7 +93,7 @@ def layers_of(generator: Generator, centre: Tensor | None = None) -> tuple[Layer
         shape = generator.latent_shape
         at = torch.zeros(1, *shape, dtype=torch.float64) if centre is None else centre.detach().to("cpu").double()
         at = at.reshape(1, *shape)
-        chain, value = tuple(_walk("", double, at)), double(at)
+        chain, value = tuple(_walk("", double, at)), _image(double, at)
         if chain[-1].image.shape == value.shape and torch.allclose(chain[-1].image, value, rtol=1e-9, atol=1e-12):
             return chain
         return (Layer("", double, "unknown", at, value),)  # not the chain it looks like: nothing is claimed
@@ -99,20 +108,20 @@ def every_layer(chain: Iterable[Layer]) -> Iterator[Layer]:
 
 
 def _walk(name: str, module: nn.Module, x: Tensor) -> Iterator[Layer]:
-    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward and not _has_hooks(module):
+    if isinstance(module, nn.Sequential) and _computes_as_its_class(module):
         for key, part in zip(module._modules, module, strict=True):  # named_children() leaves out repetitions
             for layer in _walk(f"{name}.{key}".lstrip("."), part, x):
                 yield layer
                 x = layer.image
         return
-    if isinstance(module, FromRange):
+    if type(module) is FromRange and _computes_as_its_class(module):
         *inner, last = _walk(name, module.module, x)
         yield from (*inner, last)
         yield _made("rescaling", Rescaling(module.low, module.high), "scale", last.image)
         return
     branches = _branches(name, module, x)
     kind = "sum" if branches else _kind(module, x)
-    yield Layer(name, module, kind, x, module(x), branches)
+    yield Layer(name, module, kind, x, _image(module, x), branches)
 
 
 class Rescaling(nn.Module):
@@ -128,12 +137,18 @@ class Rescaling(nn.Module):
 
 
 def _made(name: str, module: nn.Module, kind: str, x: Tensor) -> Layer:
-    return Layer(name, module, kind, x, module(x))
+    return Layer(name, module, kind, x, _image(module, x))
+
+
+def _image(module: nn.Module, x: Tensor) -> Tensor:
+    """The module's output, from a copy: one that works in place must not change what is kept as its input."""
+    image: Tensor = module(x.clone())
+    return image
 
 
 def _branches(name: str, module: nn.Module, x: Tensor) -> tuple[tuple[Layer, ...], ...]:
     given = getattr(module, "branches", None)
-    if given is None or not callable(given) or _has_hooks(module):
+    if given is None or not callable(given) or _is_changed(module):
         return ()
     parts = tuple(given())
     noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -146,12 +161,13 @@ def _branches(name: str, module: nn.Module, x: Tensor) -> tuple[tuple[Layer, ...
 
 
 def _adds_up(module: nn.Module, parts: tuple[nn.Module, ...], x: Tensor) -> bool:
-    value, total = module(x), sum((part(x) for part in parts), start=torch.zeros(()).double())
+    value = _image(module, x)
+    total = sum((_image(part, x) for part in parts), start=torch.zeros(()).double())
     return value.shape == total.shape and torch.allclose(total, value, rtol=1e-5, atol=1e-5 * float(value.abs().max()))
 
 
 def _kind(module: nn.Module, x: Tensor) -> str:
-    if _has_hooks(module):  # a hook may change what the layer computes, as the old weight_norm does
+    if not _computes_as_its_class(module):
         return "unknown"
     if isinstance(module, nn.Linear):
         return "affine" if x.ndim == 2 else "unknown"
@@ -170,5 +186,15 @@ def _kind(module: nn.Module, x: Tensor) -> str:
     return next((kind for kind, fits in kinds.items() if fits), "unknown")
 
 
-def _has_hooks(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+def _computes_as_its_class(module: nn.Module) -> bool:
+    """Whether it does what a class of torch (or of this package) does: a forward of one's own may do anything."""
+    if _is_changed(module):
+        return False
+    makers = (next((c for c in type(module).__mro__ if name in vars(c)), nn.Module) for name in _CALLED)
+    return all(maker.__module__.startswith(("torch.nn.", "genprior.")) for maker in makers)
+
+
+def _is_changed(module: nn.Module) -> bool:
+    """By a hook, as the old weight_norm does, or by a method put on the instance."""
+    hooked = module._forward_hooks or module._forward_pre_hooks
+    return bool(hooked) or any(name in vars(module) for name in _CALLED)

@@ -24,6 +24,7 @@ import torch
 from genprior.theory.proved.convolution import SLACK
 from genprior.theory.proved.layers import Layer
 
+NOT_INJECTIVE = "the network is affine and not injective"
 _LARGEST_AFFINE = 20_000_000
 
 
@@ -68,7 +69,7 @@ def _affine(chain: tuple[Layer, ...]) -> Proved | None:
         matrix = (moved - outside).reshape(size, -1).T
     values = torch.linalg.svdvals(matrix)
     injective = matrix.shape[0] >= size and float(values[-1]) > 1e-12 * float(values[0])
-    reasons = {} if injective else {"iota": "the network is affine and not injective"}
+    reasons = {} if injective else {"iota": NOT_INJECTIVE}
     least = float(values[-1]) * (1 - SLACK) if injective else 0.0
     return Proved(float(values[0]) * (1 + SLACK), float(matrix.norm(dim=1).max()), 0.0, least, reasons)
 

@@ -1,0 +1,79 @@
+"""The values of a stranger's network: those of pictures are brought to [0, 1], others are left as they are."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from genprior import _validate
+from genprior.networks.adapt import FromRange
+from genprior.networks.shapes import run_on
+
+Bounds = tuple[float, float]
+Range = Bounds | Literal["keep"]
+"""Bounds of a module's values, which are then mapped to [0, 1]; ``"keep"``: leave the values as they are."""
+
+_SAMPLES = 32
+_FINAL = {"Tanh": (-1.0, 1.0), "Sigmoid": (0.0, 1.0)}
+_UNIT = (0.0, 1.0)
+
+
+def makes_pictures(shape: tuple[int, ...]) -> bool:
+    """Whether signals of a shape are pictures: one channel or three, height, width."""
+    return len(shape) == 3 and shape[0] in {1, 3}
+
+
+def with_range(
+    module: nn.Module,
+    shapes: tuple[tuple[int, ...], tuple[int, ...]],
+    told: Range | None,
+    known: tuple[Bounds | None] | None,
+) -> tuple[nn.Module, Bounds | None, str]:
+    """The module with values as they are to be used, bounds of these where there are some, and a note.
+
+    ``shapes`` are those of the latent and of the signal. What a person told goes first; then ``known``, what they declared;
+    else the module is looked at.
+    """
+    if told == "keep":
+        return module, None, "values left as they are, as was told"
+    if told is not None:
+        return _mapped(module, _checked(told), "as was told")
+    bounds, why = (known[0], "as was declared") if known is not None else find_range(module, shapes[0])
+    if bounds is None:
+        return module, None, f"values left as they are: {why}"
+    if makes_pictures(shapes[1]) or bounds == _UNIT:
+        return _mapped(module, bounds, why)
+    note = f"values left as they are, in [{bounds[0]:g}, {bounds[1]:g}]: signals of shape {shapes[1]} are no pictures"
+    return module, bounds if known is not None else None, note
+
+
+def find_range(module: nn.Module, latent_shape: tuple[int, ...]) -> tuple[Bounds | None, str]:
+    """``(low, high)`` of the values, by the last layer or by samples, and how it was found; None: no usual range."""
+    last = [part for part in module.modules() if not list(part.children())][-1]
+    name = getattr(last, "original_name", type(last).__name__)
+    signals = run_on(module, latent_shape, _SAMPLES)
+    if not isinstance(signals, Tensor) or not bool(torch.isfinite(signals).all()):
+        return None, "it could not be looked at"
+    low, high = float(signals.min()), float(signals.max())
+    for bounds in (_UNIT, (-1.0, 1.0)):
+        if bounds[0] - 1e-5 <= low and high <= bounds[1] + 1e-5 and _FINAL.get(name, bounds) == bounds:
+            return bounds, f"{_SAMPLES} samples lie in [{low:.3g}, {high:.3g}]"
+    return None, f"{_SAMPLES} samples lie in [{low:.3g}, {high:.3g}], which is neither [0, 1] nor [-1, 1]"
+
+
+def _mapped(module: nn.Module, bounds: Bounds, why: str) -> tuple[nn.Module, Bounds, str]:
+    note = f"values in [{bounds[0]:g}, {bounds[1]:g}]"
+    if bounds == _UNIT:
+        return module, _UNIT, f"{note}: {why}"
+    return FromRange(module, *bounds).eval(), _UNIT, f"{note}, mapped to [0, 1]: {why}"
+
+
+def _checked(bounds: Bounds) -> Bounds:
+    if isinstance(bounds, str) or len(bounds) != 2:
+        raise ValueError(f"signal_range must be (low, high) or 'keep', got {bounds!r}")
+    low, high = (_validate.number("signal_range", bound) for bound in bounds)
+    if not low < high:
+        raise ValueError(f"signal_range must be (low, high) with low below high, got {bounds}")
+    return low, high

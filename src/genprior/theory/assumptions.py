@@ -1,0 +1,128 @@
+"""What a certificate rests on beyond its conditions, and what of it is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from genprior import _batch, _validate
+from genprior.losses import LeastSquares, Loss, SquaredDistance
+from genprior.problem import Problem
+from genprior.terms import (
+    L1,
+    L2,
+    Around,
+    Ball,
+    Box,
+    L1Ball,
+    LInf,
+    Scaled,
+    Simplex,
+    SquaredL2,
+    Term,
+    TotalVariation,
+    Zero,
+)
+from genprior.theory.certificate import Assumption
+from genprior.theory.generator_constants import GeneratorConstants
+from genprior.theory.loss_constants import LossConstants
+from genprior.theory.theorem import DUAL_SUM, Guarantee
+
+_KNOWN = (Zero, L1, L2, LInf, SquaredL2, TotalVariation, Ball, Box, L1Ball, Simplex)
+"""Terms that are convex and never negative. Exactly these: a subclass may compute something else."""
+
+
+def dual_bound(problem: Problem, loss: LossConstants, lowest: float, dual: float | None) -> tuple[float, Assumption]:
+    """A bound on ``|lam*|``, and what it rests on."""
+    text = "|lam*| is at most {:.3g}"
+    if dual is not None:
+        value = _validate.number("dual", dual, least=0)
+        return value, Assumption(text.format(value), True, "as given")
+    value = (2 * loss.nu * lowest) ** 0.5
+    quadratic = is_quadratic(problem.loss)
+    plain = type(problem.on_signal) is Zero
+    if quadratic and plain and loss.proved:
+        note = "|grad L(w*)|^2 <= 2 nu_L L(w*), and L(w*) is at most the objective of any feasible point"
+        return value, Assumption(text.format(value), True, note)
+    note = "R is not zero, or L is not a sum of squares with known nu_L: give dual="
+    return value, Assumption(text.format(value), False, note)
+
+
+def assumptions_of(
+    problem: Problem,
+    found: GeneratorConstants,
+    loss: LossConstants,
+    g: Guarantee,
+    level: str,
+    dual: Assumption,
+    z0: Tensor,
+) -> Iterator[Assumption]:
+    """All that a statement about a problem rests on, beyond its conditions."""
+    rigorous = level == "rigorous"
+    note = "proved from the weights" if rigorous else "sampled: attained somewhere, not bounds"
+    yield Assumption("iota, kappa and nu_G hold on the ball", rigorous, note)
+    if rigorous and found.vouched:
+        note = "vouched for by the module; compared at two points only"
+        yield Assumption(f"branches() add up to what is computed in {found.vouched}", False, note)
+    name = "the restricted constant of L" if g.setting.restricted else "mu_L and nu_L"
+    sure = loss.proved and not g.setting.restricted
+    yield Assumption(
+        f"{name} hold" + ("s" if g.setting.restricted else ""), sure, loss.source if sure else loss.samples
+    )
+    yield dual
+    yield _never_negative(problem)
+    yield _convex(problem)
+    yield _contained(problem, found, g, z0)
+    yield Assumption("w0 = G(z0) and lam0 = 0, float32 rounding aside", True, "as the solver starts")
+
+
+def is_quadratic(loss: Loss) -> bool:
+    """Whether it is a sum of squares, for certain: a subclass may have changed it."""
+    return type(loss) in (LeastSquares, SquaredDistance)
+
+
+def _innermost(term: Term) -> Term:
+    """The term without factors and shifts, which change neither its sign nor its convexity."""
+    while type(term) in (Scaled, Around):
+        term = term.term  # type: ignore[attr-defined]
+    return term
+
+
+def _known_terms(problem: Problem) -> bool:
+    return all(type(_innermost(term)) in _KNOWN for term in (problem.on_signal, problem.on_latent))
+
+
+def _never_negative(problem: Problem) -> Assumption:
+    """Then the objective at the start bounds Delta_0."""
+    sure = _known_terms(problem) and is_quadratic(problem.loss)
+    note = "L is a sum of squares, R and H are norms or sets" if sure else "a loss or term of one's own: not known"
+    return Assumption("no part of the objective is ever negative", sure, note)
+
+
+def _convex(problem: Problem) -> Assumption:
+    sure = _known_terms(problem)
+    return Assumption("R and H are convex", sure, "norms or sets" if sure else "a term of one's own: not known")
+
+
+def _contained(problem: Problem, found: GeneratorConstants, g: Guarantee, z0: Tensor) -> Assumption:
+    """Whether z* and all iterates lie in the ball on which the constants hold."""
+    text = f"a solution and all iterates have |z| <= {found.radius:g}"
+    if found.everywhere:
+        return Assumption("a solution and all iterates lie where the constants hold", True, "G is affine: everywhere")
+    plain = problem.on_latent
+    term = plain.term if type(plain) is Scaled else plain  # a factor leaves a set as it is
+    if type(term) is Ball and float(torch.as_tensor(term.radius).max()) <= found.radius * (1 + 1e-9):
+        return Assumption(
+            text, True, f"H keeps them in the ball of radius {float(torch.as_tensor(term.radius).max()):g}"
+        )
+    if not g.applies:
+        return Assumption(text, False, "add on_latent=gp.Ball(radius)")
+    s = g.setting
+    height = g.first + DUAL_SUM * s.sigma * g.gap_max
+    far = (g.latent[0] * height + g.latent[1]) ** 0.5
+    step = g.beta * s.kappa * (s.spread + s.rho * g.gap_max)
+    reach = float(_batch.norm(z0).max()) + 2 * far + step
+    note = f"if a solution does, iterates stay within {reach:.3g}; add on_latent=gp.Ball(radius) to be sure"
+    return Assumption(text, False, note)

@@ -1,0 +1,196 @@
+"""Files of torch.export that were made to run code when they are opened: refused, and nothing has run."""
+
+import io
+import json
+import pickle
+import warnings
+import zipfile
+
+import pytest
+import torch
+from torch import nn
+
+from genprior.networks.exported import _is_size, load_exported
+from genprior.networks.foreign import open_generator
+
+WEIGHTS = "a/data/weights/model_weights_config.json"
+CONSTANTS = "a/data/constants/model_constants_config.json"
+PROGRAM = "a/models/model.json"
+
+
+class Bomb:
+    """Leaves a mark when it is unpickled."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return (open, (str(self.mark), "w"))
+
+
+def exported(module, path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        axes = ({0: torch.export.Dim("batch")},)
+        torch.export.save(torch.export.export(module, (torch.zeros(2, 4),), dynamic_shapes=axes), path)
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    """Names and contents of an honest file."""
+    path = tmp_path_factory.mktemp("honest") / "a.pt2"
+    exported(nn.Sequential(nn.Linear(4, 9), nn.Sigmoid(), nn.Unflatten(1, (1, 3, 3))).eval(), path)
+    with zipfile.ZipFile(path) as archive:
+        return [(name, archive.read(name)) for name in archive.namelist()]
+
+
+def saved(bomb):
+    buffer = io.BytesIO()
+    torch.save(bomb, buffer)
+    return buffer.getvalue()
+
+
+def changed(records, name, change):
+    """The records with one JSON document changed."""
+    return [(n, json.dumps(change(json.loads(content))).encode() if n == name else content) for n, content in records]
+
+
+def pickled(config, path_name="payload", key=None):
+    entry = next(iter(config["config"].values()), None)
+    entry = entry or {"is_param": False, "tensor_meta": None, "path_name": "", "use_pickle": False}
+    name = key or next(iter(config["config"]))
+    return {"config": config["config"] | {name: entry | {"use_pickle": True, "path_name": path_name}}}
+
+
+def twice(records, mark):
+    """The reader of torch takes the first or the middle one of equal names, Python's the last."""
+    bad = dict(changed(records, WEIGHTS, pickled))[WEIGHTS]
+    rest = [record for record in records if record[0] != WEIGHTS]
+    return [
+        *rest,
+        *[(WEIGHTS, bad)] * 3,
+        (WEIGHTS, dict(records)[WEIGHTS]),
+        ("a/data/weights/payload", saved(Bomb(mark))),
+    ]
+
+
+def as_pickle(records, mark):
+    return [*changed(records, WEIGHTS, pickled), ("a/data/weights/payload", saved(Bomb(mark)))]
+
+
+def upper_case(records, mark):
+    """The reader of torch does not mind the case of a name."""
+    kept = [record for record in records if "sample_inputs" not in record[0]]
+    return [*kept, ("a/data/sample_inputs/MODEL.PT", saved(Bomb(mark)))]
+
+
+def opaque(records, mark):
+    """torch unpickles what begins so, a folder too."""
+    name = "opaque_obj_/payload"
+    records = changed(records, CONSTANTS, lambda config: pickled(config, name, "c"))
+    return [*records, (f"a/data/constants/{name}", pickle.dumps(Bomb(mark)))]
+
+
+def node(change):
+    def attack(records, mark):
+        def altered(program):
+            change(program, str(mark))
+            return program
+
+        return changed(records, PROGRAM, altered)
+
+    return attack
+
+
+def call(program, mark):
+    first = program["graph_module"]["graph"]["nodes"][0]
+    first["target"] = "torch.os.mkdir"
+    first["inputs"] = [{"name": "path", "arg": {"as_string": mark}, "kind": 1}]
+
+
+def size(program, mark):
+    sizes = program["graph_module"]["graph"]["tensor_values"]["input"]["sizes"]
+    sizes[0]["as_expr"]["expr_str"] = f"open({mark!r}, 'w') and Symbol('s31')"
+
+
+def write_zip(path, records):
+    with warnings.catch_warnings(), zipfile.ZipFile(path, "w") as archive:
+        warnings.simplefilter("ignore")  # of names that are there twice
+        for name, content in records:
+            archive.writestr(name, content)
+
+
+@pytest.mark.parametrize(
+    ("attack", "message"),
+    [
+        (twice, "twice, or in an odd spelling"),
+        (as_pickle, "holds 0.weight as a pickle"),
+        (upper_case, "cannot be read"),
+        (opaque, "holds c as a pickle"),
+        (node(call), "calls 'torch.os.mkdir', which is no operation on tensors"),
+        (node(size), "which is no arithmetic"),
+    ],
+)
+def test_no_code_runs(records, tmp_path, attack, message):
+    mark = tmp_path / "ran"
+    write_zip(tmp_path / "evil.pt2", attack(records, mark))
+    with pytest.raises(ValueError, match=message):
+        open_generator(tmp_path / "evil.pt2")
+    assert not mark.exists()
+
+
+def test_names_that_differ_in_case_only(records, tmp_path):
+    write_zip(tmp_path / "a.pt2", [(WEIGHTS.upper(), b"{}"), *records])
+    with pytest.raises(ValueError, match="twice, or in an odd spelling"):
+        open_generator(tmp_path / "a.pt2")
+
+
+def test_lines_of_code_in_the_program_are_dropped(records, tmp_path):
+    mark = tmp_path / "ran"
+    lines = [f"open({str(mark)!r}, 'w')"]
+    write_zip(tmp_path / "a.pt2", changed(records, PROGRAM, lambda program: program | {"guards_code": lines}))
+    open_generator(tmp_path / "a.pt2")
+    assert not mark.exists()
+
+
+def test_packed_records_are_refused(records, tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.pt2", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in [*records, ("a/extra/zeros", bytes(10**6))]:
+            archive.writestr(name, content)
+    with pytest.raises(ValueError, match="more than its size allows"):
+        open_generator(tmp_path / "a.pt2")
+
+
+def test_a_convolutional_program_still_opens(tmp_path):
+    layers = (
+        nn.Unflatten(1, (4, 1, 1)),
+        nn.ConvTranspose2d(4, 8, 4),
+        nn.BatchNorm2d(8),
+        nn.LeakyReLU(),
+        nn.Upsample(scale_factor=2),
+    )
+    module = nn.Sequential(
+        *layers, nn.Conv2d(8, 1, 3, padding=1), nn.PixelUnshuffle(2), nn.Flatten(), nn.Softplus()
+    ).eval()
+    exported(module, tmp_path / "a.pt2")
+    z = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    assert torch.allclose(load_exported(tmp_path / "a.pt2")(z), module(z), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "good"),
+    [
+        ("Symbol('s31', positive=True, integer=True)", True),
+        ("2*FloorDiv(s0, 2) + 1", True),
+        ("Max(1, s0) < 5", True),
+        ("__import__('os')", False),
+        ("eval('x')", False),
+        ("Symbol.__class__", False),
+        ("(lambda: 1)()", False),
+        ("[x for x in s0]", False),
+        ("Symbol('__import__(1)')", False),
+        ("5!", False),
+    ],
+)
+def test_sizes(text, good):
+    assert _is_size(text) is good
