@@ -54,7 +54,7 @@ def draw_sweep(done: Reproduction) -> Figure:
     made, plots = figure(10.5, 4.4, 1, 2)
     fractions = done.setting.size.digits.fractions
     fields = [sensing.field_name("mnist", fraction, "range") for fraction in fractions]
-    for key in sensing.SWEEP_METHODS:
+    for key in sensing.METHODS:
         for place, name in zip(plots, ("objective", "error"), strict=True):
             ends = [max(float(mean(done.parts[f"{field}.run.{key}"], name)[-1]), _FLOOR) for field in fields]
             draw(place, key, np.array([100 * fraction for fraction in fractions]), np.array(ends))
