@@ -140,6 +140,31 @@ def test_samples_do_not_stand_against_what_is_known(net, sizes, condition, why):
         assert found.generator.iota.sampled == 0
 
 
+def test_eigenvalues_that_are_round_off_prove_nothing():
+    torch.manual_seed(1)
+    generator, matrix = gp.Generator(nn.Linear(3, 8), 3, 8), torch.randn(20, 8)
+    matrix[:, 7] = matrix[:, 0] + matrix[:, 1]
+    deficient = gp.operators.Dense(matrix)
+    found = loss_constants(gp.Problem(generator, gp.LeastSquares(deficient, torch.zeros(1, 20))), 1.0)
+    truth = float(torch.linalg.matrix_norm(matrix.double(), 2) ** 2)
+    assert found.mu == 0 and truth <= found.nu <= truth * (1 + 1e-4)
+
+    class Own(gp.operators.Dense):
+        """May have changed anything."""
+
+    own = loss_constants(gp.Problem(generator, gp.LeastSquares(Own(matrix), torch.zeros(1, 20))), 1.0)
+    assert not own.proved and "estimated for Own" in own.source
+
+
+def test_every_item_counts_where_operators_differ():
+    torch.manual_seed(0)
+    matrices = torch.randn(6, 8, 6).double()
+    matrices[5] *= 1e-3
+    generator = gp.Generator(nn.Linear(2, 6).double(), 2, 6)
+    problem = gp.Problem(generator, gp.LeastSquares(gp.operators.Dense(matrices), torch.zeros(6, 8).double()))
+    assert loss_constants(problem, 1.0).restricted_mu < 1e-4, "the last item is nearly blind"
+
+
 def test_a_sum_by_the_word_of_its_module_is_not_proved():
     found = certify(mild_problem(term=gp.Ball(1.0)), 1.0, z0=torch.tensor([[0.31, -0.22]]).double(), **CHEAP)
     assert (

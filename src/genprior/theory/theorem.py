@@ -182,7 +182,7 @@ def sharpened(setting: Setting) -> Guarantee:
     return Guarantee(
         statement="sharpened",
         setting=s,
-        conditions=conditions,
+        conditions=(*conditions, *_noticeable(conditions, eta)),
         alpha=alpha,
         beta=beta,
         eta=eta,
@@ -223,7 +223,7 @@ def corrected(setting: Setting) -> Guarantee:
     return Guarantee(
         statement="corrected",
         setting=s,
-        conditions=conditions,
+        conditions=(*conditions, *_noticeable(conditions, m / 16)),
         alpha=alpha,
         beta=beta,
         eta=m / 16,
@@ -234,6 +234,13 @@ def corrected(setting: Setting) -> Guarantee:
         offset=6 * squares,
         first=s.start + 3 * squares,
     )
+
+
+def _noticeable(conditions: tuple[Condition, ...], eta: float) -> tuple[Condition, ...]:
+    """Where all else holds: the contraction must be one in float64."""
+    if not all(condition.holds for condition in conditions):
+        return ()
+    return (Condition("1 - eta does not round to 1", 1 - eta, 1.0, 1 - eta < 1, "better conditioned L and G"),)
 
 
 def _basics(s: Setting) -> tuple[Condition, ...]:
