@@ -165,6 +165,24 @@ def test_every_item_counts_where_operators_differ():
     assert loss_constants(problem, 1.0).restricted_mu < 1e-4, "the last item is nearly blind"
 
 
+@pytest.mark.parametrize(
+    ("term", "open_ones"),
+    [
+        (gp.TotalVariation(), ["proxes are exact"]),
+        (0.3 * gp.TotalVariation().around(1.0), ["proxes are exact"]),
+        (gp.Box(-9.0, 9.0), ["a minimiser has a multiplier lam*"]),
+        (gp.L1(), []),
+    ],
+    ids=repr,
+)
+def test_inexact_proxes_and_sets_on_the_signal_are_not_guaranteed(term, open_ones):
+    net = nn.Sequential(dense(torch.eye(4).double()), nn.Unflatten(1, (1, 2, 2)))
+    problem = gp.Problem(gp.Generator(net, 4, (1, 2, 2)), gp.SquaredDistance(torch.ones(1, 1, 2, 2).double()), term)
+    found = certify(problem, 10.0, dual=5.0, **CHEAP)
+    assert [a.text for a in found.assumptions if not a.checked] == open_ones
+    assert found.status == ("conditional" if open_ones else "guaranteed")
+
+
 def test_a_sum_by_the_word_of_its_module_is_not_proved():
     found = certify(mild_problem(term=gp.Ball(1.0)), 1.0, z0=torch.tensor([[0.31, -0.22]]).double(), **CHEAP)
     assert (

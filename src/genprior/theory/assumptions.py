@@ -44,6 +44,7 @@ def dual_bound(problem: Problem, loss: LossConstants, lowest: float, dual: float
     quadratic = is_quadratic(problem.loss)
     plain = type(problem.on_signal) is Zero
     if quadratic and plain and loss.proved:
+        text += " at a global minimiser (w*, z*)"
         note = "|grad L(w*)|^2 <= 2 nu_L L(w*), and L(w*) is at most the objective of any feasible point"
         return value, Assumption(text.format(value), True, note)
     note = "R is not zero, or L is not a sum of squares with known nu_L: give dual="
@@ -74,6 +75,8 @@ def assumptions_of(
     yield dual
     yield _never_negative(problem)
     yield _convex(problem)
+    yield _exact_proxes(problem)
+    yield _multiplier(problem)
     yield _contained(problem, found, g, z0)
     yield Assumption("w0 = G(z0) and lam0 = 0, float32 rounding aside", True, "as the solver starts")
 
@@ -104,6 +107,27 @@ def _never_negative(problem: Problem) -> Assumption:
 def _convex(problem: Problem) -> Assumption:
     sure = _known_terms(problem)
     return Assumption("R and H are convex", sure, "norms or sets" if sure else "a term of one's own: not known")
+
+
+def _exact_proxes(problem: Problem) -> Assumption:
+    kinds = [type(_innermost(term)) for term in (problem.on_signal, problem.on_latent)]
+    rough = next((kind.__name__ for kind in kinds if kind not in _KNOWN or kind is TotalVariation), None)
+    note = "closed forms" if rough is None else f"that of {rough} is iterative, or not known"
+    return Assumption("proxes are exact", rough is None, note)
+
+
+def _multiplier(problem: Problem) -> Assumption:
+    """A minimiser z* has one where R is finite: then ``0 in DG^T (grad L + dR) + dH`` by the chain rule, and R may be zero."""
+    inner = _innermost(problem.on_signal)
+    if type(inner) is Zero:
+        return Assumption("a minimiser has a multiplier lam*", True, "R = 0: lam* = -grad L(w*)")
+    finite = type(inner) in _KNOWN and not inner.is_indicator
+    note = (
+        "R is finite and convex: the chain rule"
+        if finite
+        else "R is a set, or not known: needs a constraint qualification"
+    )
+    return Assumption("a minimiser has a multiplier lam*", finite, note)
 
 
 def _contained(problem: Problem, found: GeneratorConstants, g: Guarantee, z0: Tensor) -> Assumption:
