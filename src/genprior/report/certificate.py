@@ -27,6 +27,7 @@ _MEANING = {
     "kappa": "|G(z) - G(z')| <= kappa |z - z'|",
     "nu_G": "|DG(z) - DG(z')| <= nu_G |z - z'|",
 }
+_HOLDS = {True: "yes", False: "no", None: "not checked"}
 _COLOURS = {GUARANTEED: "green", CONDITIONAL: "yellow"}
 _INK, _WARM, _SOFT = "#1f4e79", "#b5482a", "#8a8a8a"
 
@@ -41,7 +42,8 @@ def examination_numbers(found: Examination) -> dict[str, object]:
         "secants": list(seen.secants),
         "loss": found.certificate.loss.to_dict(),
         "proposition1": {
-            "holds": found.proposition.ok,
+            "holds": found.proposition.ok or (False if found.proposition.failures else None),
+            "not_checked": [finding.law for finding in found.proposition.unchecked],
             "failures": [
                 {"law": finding.law, "measured": finding.measured, "advice": finding.advice}
                 for finding in found.proposition.failures
@@ -72,6 +74,8 @@ def show_examination(found: Examination, console: Console) -> None:
     console.print(Text("\n" + str(found.proposition).partition("\n")[0], style="bold"))
     for finding in found.proposition.failures:
         console.print(Text(f"  {finding.law}: no. {finding.measured}; {finding.advice}"))
+    for finding in found.proposition.unchecked:
+        console.print(Text(f"  {finding.law}: {finding.measured}"))
     style = _COLOURS.get(found.certificate.status, "red")
     console.print(Text(f"\nTheorem 1: {found.certificate.status}", style=f"bold {style}"))
     console.print(Text(f"  {found.certificate.verdict()}"))
@@ -195,9 +199,7 @@ def _loss(found: Examination) -> str:
 
 
 def _law_rows(found: Examination) -> list[tuple[str, ...]]:
-    return [
-        (f.law, "yes" if f.holds else "no", f.measured, "" if f.holds else f.advice) for f in found.proposition.findings
-    ]
+    return [(f.law, _HOLDS[f.holds], f.measured, "" if f.holds else f.advice) for f in found.proposition.findings]
 
 
 def _condition_rows(found: Examination) -> list[tuple[str, ...]]:

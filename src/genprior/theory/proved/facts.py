@@ -10,7 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from genprior.theory.proved.convolution import SLACK, grids, norm_bound
+from genprior.theory.proved.convolution import SLACK, Convolution, grids, norm_bound
+
+_SMALL = 400
+"""Widths up to which the matrix of an average is written out."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,18 @@ def _convolution(module: nn.Module, x: Tensor, y: Tensor) -> Facts:
     weight, ones = module.weight.double(), torch.ones_like(x)
     rows = math.sqrt(float(_with_weight(module, weight.square(), ones, y).max()))
     sums = float(_with_weight(module, weight.abs(), ones, y).max())
-    floor = 0.0 if y[0].numel() < x[0].numel() else bound.floor
+    floor = 0.0 if y[0].numel() < x[0].numel() or _dependent(module) else bound.floor
     return Facts(bound.value, rows, sums, floor, bound.method)
+
+
+def _dependent(module: Convolution) -> bool:
+    """Whether the kernels of the input channels are linearly dependent: then some constant input gives zero."""
+    if module.groups != 1:
+        return False
+    turned = isinstance(module, nn.ConvTranspose1d | nn.ConvTranspose2d)
+    weight = module.weight.double() if turned else module.weight.double().transpose(0, 1)
+    values = torch.linalg.svdvals(weight.flatten(1))
+    return weight.shape[0] > weight[0].numel() or float(values[-1]) <= 1e-12 * float(values[0])
 
 
 def _with_weight(module: nn.Module, weight: Tensor, x: Tensor, like: Tensor) -> Tensor:
@@ -91,5 +104,17 @@ def _average(module: nn.Module, x: Tensor, y: Tensor) -> Facts:
     sums, column = float(image.detach().max()), float(columns.max())
     norm = math.sqrt(sums * column) * (1 + SLACK)
     copies = isinstance(module, nn.Upsample) and module.mode.startswith("nearest")
-    floor = math.sqrt(float(columns.min())) * (1 - SLACK) if copies or isinstance(module, nn.ZeroPad2d) else None
-    return Facts(norm, min(norm, sums), sums, 0.0 if y[0].numel() < x[0].numel() else floor, "row and column sums")
+    if y[0].numel() < x[0].numel():
+        floor: float | None = 0.0
+    elif copies or isinstance(module, nn.ZeroPad2d):
+        floor = math.sqrt(float(columns.min())) * (1 - SLACK)
+    else:
+        floor = _dense(_matrix(module, x)).floor if x[0].numel() <= _SMALL else None
+    return Facts(norm, min(norm, sums), sums, floor, "row and column sums")
+
+
+def _matrix(module: nn.Module, x: Tensor) -> Tensor:
+    """Of a layer that is linear, without bias."""
+    size = x[0].numel()
+    image: Tensor = module(torch.eye(size, dtype=x.dtype).reshape(size, *x.shape[1:]))
+    return image.reshape(size, -1).T
