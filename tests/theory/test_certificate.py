@@ -268,6 +268,35 @@ def test_a_generator_alone_and_constants_known_before():
     assert float(problem.loss.y.norm()) > 0 and float(problem.on_latent.radius) == 3.0
 
 
+def test_constants_of_another_generator_are_refused():
+    first, second = (gp.Generator(dense(orthonormal(6, 2, seed)), 2, 6) for seed in (0, 1))
+    known = constants(first, 3.0, **CHEAP)
+    with pytest.raises(ValueError, match="constants of another generator"):
+        certify(second, 3.0, known=known)
+    bent_one = bent_problem(term=gp.Ball(2.0))
+    with pytest.raises(ValueError, match="but radius is 2"):
+        certify(bent_one, 2.0, known=constants(bent_one.generator, 1.0, **CHEAP))
+
+
+def test_what_cannot_be_certified_is_said_and_not_an_error():
+    generator, y = gp.Generator(dense(orthonormal(4, 2)), 2, 4), torch.ones(1, 4).double()
+    away = gp.Problem(generator, gp.SquaredDistance(y), on_signal=gp.Ball(0.01))
+    failures = {c.name for c in certify(away, 1.0, z0=torch.ones(1, 2).double(), **CHEAP).guarantee.failures}
+    assert "G(z0) lies in the set of R" in failures
+    none = certify(gp.Problem(generator, None, on_signal=gp.L1().around(y)), 1.0, **CHEAP)
+    assert none.status == "none" and "mu_L > 0" in {c.name for c in none.guarantee.failures}
+    constant = certify(gp.Generator(dense(torch.zeros(4, 2).double()), 2, 4), 1.0, **CHEAP)
+    assert constant.status == "none" and "iota > 0" in {c.name for c in constant.guarantee.failures}
+    for found in (none, constant):
+        assert found.to_dict()["bounds"] is None
+
+
+def test_what_was_given_is_named():
+    found = certify(linear_problem(), dual=0.3, **CHEAP)
+    assert "Guaranteed, if what you gave is true (|lam*| is at most 0.3), with rho" in found.verdict()
+    assert "you gave" not in certify(linear_problem(), **CHEAP).verdict()
+
+
 def test_the_document_has_no_surprises():
     document = certify(linear_problem(), **CHEAP).to_dict()
     assert document["status"] == "guaranteed" and 0 < document["bounds"]["rate"] < 1

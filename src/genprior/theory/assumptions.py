@@ -27,7 +27,7 @@ from genprior.terms import (
 )
 from genprior.theory.certificate import Assumption
 from genprior.theory.generator_constants import GeneratorConstants
-from genprior.theory.loss_constants import LossConstants
+from genprior.theory.loss_constants import GIVEN, LossConstants
 from genprior.theory.theorem import DUAL_SUM, Guarantee
 
 _KNOWN = (Zero, L1, L2, LInf, SquaredL2, TotalVariation, Ball, Box, L1Ball, Simplex)
@@ -39,7 +39,7 @@ def dual_bound(problem: Problem, loss: LossConstants, lowest: float, dual: float
     text = "|lam*| is at most {:.3g}"
     if dual is not None:
         value = _validate.number("dual", dual, least=0)
-        return value, Assumption(text.format(value), True, "as given")
+        return value, Assumption(text.format(value), True, "given by you", given=True)
     value = (2 * loss.nu * lowest) ** 0.5
     quadratic = is_quadratic(problem.loss)
     plain = type(problem.on_signal) is Zero
@@ -70,7 +70,10 @@ def assumptions_of(
     name = "the restricted constant of L" if g.setting.restricted else "mu_L and nu_L"
     sure = loss.proved and not g.setting.restricted
     yield Assumption(
-        f"{name} hold" + ("s" if g.setting.restricted else ""), sure, loss.source if sure else loss.samples
+        f"{name} hold" + ("s" if g.setting.restricted else ""),
+        sure,
+        loss.source if sure else loss.samples,
+        given=sure and loss.source == GIVEN,
     )
     yield dual
     yield _never_negative(problem)

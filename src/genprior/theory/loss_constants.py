@@ -29,6 +29,7 @@ _FLAT = 1e-6
 
 _NEAR = 0.03
 """Share of the largest distance below which a pair is left out: the ratio of its small numbers would be round-off."""
+GIVEN = "given by you, with the loss"
 _ITEMS = 64
 """Items of a batch whose losses are looked at, where they differ in more than their measurements."""
 _EXACT = (Identity, Mask, Downsample, SubsampledFourier, SubsampledHadamard)
@@ -114,7 +115,7 @@ def _source(loss: Loss) -> tuple[bool, str]:
             return True, "extreme eigenvalues of A^T A, computed, with an allowance for round-off"
         return False, f"estimated for {type(loss.operator).__name__}: nu by Lanczos, mu taken as 0"
     if type(loss) is EmpiricalRisk and loss.smoothness is not None:
-        return True, "as given with the loss"
+        return True, GIVEN
     return False, "estimated at a few points"
 
 
@@ -158,6 +159,8 @@ def _tangents(generator: Generator, loss: LeastSquares, z: Tensor) -> Tensor:
     """Eigenvalues of ``Q^T A^T A Q`` for an orthonormal basis Q of the range of ``DG(z)``."""
     u, s, _ = torch.linalg.svd(generator.jacobian(z)[0].double(), full_matrices=False)
     basis = u[:, s > _FLAT * s[0]].T.to(z).reshape(-1, *generator.signal_shape)
+    if not len(basis):  # G does not move at all here
+        return torch.zeros(1, dtype=torch.float64)
     images = torch.cat([_batch.flat(loss.operator(part)) for part in _batch.pieces(basis, 64)]).double().cpu()
     values: Tensor = torch.linalg.eigvalsh(images @ images.T).clamp_min(0)
     return values

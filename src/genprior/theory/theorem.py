@@ -46,12 +46,13 @@ class Setting:
     beta: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("iota", "mu_L", "sigma", "dual", "start"):
+        for name in ("iota", "mu_L", "nu_L", "sigma"):
             _validate.number(name, getattr(self, name), least=0)
-        for name in ("kappa", "nu_L", "rho"):
+        for name in ("kappa", "rho"):
             _validate.number(name, getattr(self, name), above=0)
-        if not self.nu_G >= 0:
-            raise ValueError(f"nu_G must be zero or more (infinite where it is not known), got {self.nu_G}")
+        for name in ("nu_G", "dual", "start"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must be zero or more (infinite where not known), got {getattr(self, name)}")
 
     @property
     def longest_dual(self) -> float:
@@ -250,7 +251,13 @@ def _basics(s: Setting) -> tuple[Condition, ...]:
             "iota > 0", s.iota, math.inf, s.iota > 0, "a generator that is injective on the ball, or a smaller ball"
         ),
         Condition("nu_G is finite", s.nu_G, math.inf, math.isfinite(s.nu_G), "activations with a Lipschitz slope"),
+        *(_infinite("G(z0) lies in the set of R", "a start with G(z0) in the set") if math.isinf(s.start) else ()),
+        *(_infinite("|lam*| has a bound", "give dual=") if math.isinf(s.dual) else ()),
     )
+
+
+def _infinite(name: str, advice: str) -> tuple[Condition, ...]:
+    return (Condition(name, math.inf, math.inf, False, advice),)
 
 
 def _largest_gap(s: Setting, q: float) -> float:
