@@ -77,7 +77,7 @@ def visit(context, address):
     def open_page(size=(1366, 768), scheme="light"):
         page = context.new_page()
         pages.append(page)
-        page.set_default_timeout(30_000)
+        page.set_default_timeout(90_000)
         page.set_viewport_size({"width": size[0], "height": size[1]})
         page.emulate_media(color_scheme=scheme)
         page.on("request", asked)

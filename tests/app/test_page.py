@@ -245,7 +245,7 @@ def test_two_tabs_race_at_once_and_end_with_their_tabs(visit, house, until):
     start(first)
     choose_damage(second, "Blur")
     start(second)
-    assert house.queue.running == 2
+    until(lambda: house.queue.running == 2)
     for page in (first, second):
         page.wait_for_selector('[data-tile="Adam"] img:not(.hidden)')
     assert source(first, "Damaged") != source(second, "Damaged")

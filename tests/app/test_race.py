@@ -20,7 +20,7 @@ from genprior.app.race import POINTS, Race
 from genprior.app.recipe import Recipe
 from genprior.app.snapshot import Phase
 from genprior.operators import Gaussian
-from genprior.solve import _starts
+from genprior.tasks.posed import starts
 
 
 def recipe(*solvers, seconds=0.3, damage=None, restarts=1):
@@ -166,7 +166,7 @@ def test_restarts_show_the_best_of_all():
     race.run()
     lane = race.snapshot.lanes[0]
     problem = race.damaged.problem
-    first = problem.rows(torch.zeros(4, dtype=torch.long)).objective(_starts(problem, None, 4, seed=0))
+    first = problem.rows(torch.zeros(4, dtype=torch.long)).objective(starts(problem.generator, 0, [0], 4)[0])
     assert lane.points[0][2] == pytest.approx(float(first.min())) and first.min() < first.max()
     objectives = [point[2] for point in lane.points]
     assert objectives == sorted(objectives, reverse=True)

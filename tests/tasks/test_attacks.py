@@ -184,3 +184,12 @@ def test_bad_pictures(classifier, digits):
         ProjectedGradientAttack()(classifier, pictures, labels.float())
     with pytest.raises(ValueError, match="expected 2 whole numbers"):
         accuracy(classifier, pictures, labels[:1])
+
+
+def test_an_attack_can_start_elsewhere_and_stays_in_the_ball(classifier, digits):
+    pictures, labels = digits[0][:4], digits[1][:4]
+    attack = ProjectedGradientAttack(size=0.1, step=0.01, steps=0, random_start=False)
+    found = attack(classifier, pictures, labels, start=torch.ones_like(pictures))
+    torch.testing.assert_close(found, (pictures + 0.1).clamp(max=1))
+    with pytest.raises(ValueError, match=r"start has shape \(3, 1, 28, 28\), expected \(4, 1, 28, 28\)"):
+        attack(classifier, pictures, labels, start=pictures[:3])

@@ -20,6 +20,7 @@ from genprior.result import Result
 from genprior.solve import solve
 from genprior.solvers import Adam
 from genprior.stopping import MaxSteps, Seconds, View
+from genprior.tasks.posed import starts
 
 POINTS = 160
 """Most points of a curve, about."""
@@ -122,7 +123,7 @@ class Race:
                     stock.SOLVERS[self.recipe.solvers[number]](),
                     stop=Seconds(self.recipe.seconds),
                     restarts=self.recipe.restarts,
-                    seed=self.recipe.seed,
+                    z0=starts(damaged.problem.generator, self.recipe.seed, [0], self.recipe.restarts),
                     patience=_NEVER,
                     callbacks=[watcher],
                     progress=False,

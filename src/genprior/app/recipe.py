@@ -77,7 +77,8 @@ class Recipe:
         lines += ["from PIL import Image"] if files else []
         lines += ["", "import genprior as gp"]
         lines += ["from genprior import samples"] if (self.origin or "").startswith("samples") else []
-        return lines + (["from genprior.tasks import attacks"] if isinstance(self.damage, Attacked) else [])
+        lines += ["from genprior.tasks import attacks"] if isinstance(self.damage, Attacked) else []
+        return [*lines, "from genprior.tasks.posed import starts"]
 
     def _picture(self) -> list[str]:
         lines = [f'G = gp.load_generator("{self.generator}")']
@@ -99,7 +100,7 @@ class Recipe:
             f"    gp.{solver}(),",
             f"    stop=gp.Seconds({self.seconds!r}),",
             f"    restarts={self.restarts},",
-            f"    seed={self.seed},",
+            f"    z0=starts(G, seed={self.seed}, numbers=[0], restarts={self.restarts}),  # as the command begins",
             "    patience=10**9,",
             ")",
             "print(result.summary())",

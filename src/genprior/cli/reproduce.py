@@ -73,7 +73,8 @@ class ReproduceAll(_Reproduce):
     """Reproduce all of the paper's experiments, and judge each of its claims by the numbers.
 
     One folder with results.json, a self-contained page, figures, traces. Killed and started again with the same words it
-    redoes nothing that was finished. The digits of the defence are downloaded once (not with --quick).
+    redoes nothing that was finished. The digits of the defence are downloaded once, at the start
+    (not with --quick).
 
     Example:
         genprior reproduce all --out reproduction

@@ -73,12 +73,24 @@ class ProjectedGradientAttack:
             raise ValueError(f"keep must be 'last' or 'worst', got {self.keep!r}")
 
     def __call__(
-        self, classify: Classify, pictures: Tensor, labels: Tensor, *, seed: int = 0, batch_size: int = 500
+        self,
+        classify: Classify,
+        pictures: Tensor,
+        labels: Tensor,
+        *,
+        start: Tensor | None = None,
+        seed: int = 0,
+        batch_size: int = 500,
     ) -> Tensor:
-        """The attacked pictures; the same for every ``batch_size``."""
+        """The attacked pictures, from ``start`` if given, brought into the ball; the same for every ``batch_size``."""
         check_labelled(pictures, labels)
         check_range(pictures, self.low, self.high)
-        start = self._start(pictures, seed)
+        if start is None:
+            start = self._start(pictures, seed)
+        elif start.shape != pictures.shape:
+            raise ValueError(f"start has shape {tuple(start.shape)}, expected {tuple(pictures.shape)}: one per picture")
+        else:
+            start = into_ball(start.detach(), pictures, self.size, self.low, self.high)
         size = _validate.whole("batch_size", batch_size)
         parts = zip(*(_batch.pieces(whole, size) for whole in (start, pictures, labels)), strict=True)
         return torch.cat([self._attacked(classify, *part) for part in parts])
@@ -121,8 +133,9 @@ def straight_through(classify: Classify, purify: Purify) -> Classify:
 class LatentAttack:
     """Look for a latent whose picture is misread and lies near the ball, and give the point of the ball next to it.
 
-    A defence that projects on the range of ``generator`` keeps what already lies there, so this attack needs no
-    derivative of the defence. Per picture it minimises by Adam, from the latents ``z0``,
+    It needs no derivative of a defence that projects on the range of ``generator``. But the point of the ball lies off that
+    range, often far, and is misread only if the projection leads back to ``G(z)``: try several weights and starts, and keep
+    what the defence itself misreads. Per picture the attack minimises by Adam, from the latents ``z0``,
 
         1/2 |G(z) - P(G(z))|^2 + weight max(0, logit_true - largest other logit + margin)
 
@@ -164,7 +177,7 @@ class LatentAttack:
 
         def wish(x: Tensor, data: Tensor | tuple[Tensor, ...]) -> Tensor:
             outside = x - into_ball(x, data[0], self.size, self.low, self.high)
-            hinge = (_lead(classify(x), data[1]) + self.margin).clamp_min(0)
+            hinge = (lead(classify(x), data[1]) + self.margin).clamp_min(0)
             return (0.5 * _batch.square(outside) + self.weight * hinge)[:, None]
 
         risk = EmpiricalRisk(wish, (pictures, labels), per_item=True, smoothness=1.0)
@@ -184,6 +197,12 @@ def predictions(classify: Classify, pictures: Tensor, batch_size: int = 500) -> 
     """The class with the largest logit, per picture."""
     with torch.no_grad():
         return torch.cat([classify(part).argmax(dim=1) for part in _batch.pieces(pictures, batch_size)])
+
+
+def lead(logits: Tensor, labels: Tensor) -> Tensor:
+    """How far the labelled class is ahead of the best other one; negative where the picture is misread."""
+    right = nn.functional.one_hot(labels, logits.shape[1]).bool()
+    return logits[right] - logits.masked_fill(right, -torch.inf).amax(dim=1)
 
 
 def into_ball(x: Tensor, centre: Tensor, size: float, low: float = 0.0, high: float = 1.0) -> Tensor:
@@ -222,9 +241,3 @@ def _cross_entropy(classify: Classify, x: Tensor, labels: Tensor) -> tuple[Tenso
 def _worse(worst: Tensor, highest: Tensor, x: Tensor, loss: Tensor) -> tuple[Tensor, Tensor]:
     higher = loss > highest
     return torch.where(_batch.spread(higher, x), x, worst), torch.where(higher, loss, highest)
-
-
-def _lead(logits: Tensor, labels: Tensor) -> Tensor:
-    """How far the labelled class is ahead of the best other one; negative where the picture is misread."""
-    right = nn.functional.one_hot(labels, logits.shape[1]).bool()
-    return logits[right] - logits.masked_fill(right, -torch.inf).amax(dim=1)

@@ -15,14 +15,14 @@ import pytest
 
 from genprior import cli
 from genprior.experiments.reproduce.parts import Found, Part, Store, run_parts, unique
-from genprior.experiments.reproduce.sizes import QUICK, SIZES, Plateau
+from genprior.experiments.reproduce.sizes import QUICK, SIZES, Denoising
 
-TINY = Plateau((3.0, 10.0), (2.0, 4.0), 30, 1, (1.0, 10.0), 4, 20)
+TINY = Denoising(2, 8, 6, 4, 0.5)
 CODE = f"""
 import dataclasses, sys
 from genprior.cli import main
-from genprior.experiments.reproduce.sizes import SIZES, Plateau
-SIZES["quick"] = dataclasses.replace(SIZES["quick"], plateau={TINY!r})
+from genprior.experiments.reproduce.sizes import SIZES, Denoising
+SIZES["quick"] = dataclasses.replace(SIZES["quick"], denoising={TINY!r})
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -90,21 +90,21 @@ def test_shared_parts_are_listed_once():
 
 
 def test_killed_in_the_middle_it_goes_on_and_finds_the_same(tmp_path, monkeypatch):
-    """kill -9 after a few parts; then the same command. Compared with a run that nobody disturbed, up to times."""
-    monkeypatch.setitem(SIZES, "quick", dataclasses.replace(QUICK, plateau=TINY))
-    words = ["reproduce", "plateau", "--quick", "--threads", "1"]
+    """kill -9 between tuning and the runs that need it; then the same command. Compared with a run left alone, up to times."""
+    monkeypatch.setitem(SIZES, "quick", dataclasses.replace(QUICK, denoising=TINY))
+    words = ["reproduce", "linf-denoising", "--quick", "--threads", "1"]
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     process = subprocess.Popen(
         [sys.executable, "-c", CODE, *words, "--out", str(killed)], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
     )
     deadline = time.monotonic() + 120
-    while len(list((killed / "parts").glob("*.json"))) < 3 and process.poll() is None:
+    while not list((killed / "parts").glob("*.linf.tune.adam.json")) and process.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL, "it was still running"
     finished = {path: path.stat().st_mtime_ns for path in (killed / "parts").glob("*.json")}
-    assert not (killed / "results.json").exists()
+    assert not (killed / "results.json").exists() and not any(".run.auto" in path.name for path in finished)
     assert cli.main([*words, "--out", str(killed), "--json"]) == 0
     assert cli.main([*words, "--out", str(whole), "--json"]) == 0
     assert all(path.stat().st_mtime_ns == before for path, before in finished.items()), "not redone"

@@ -11,8 +11,8 @@ import numpy as np
 from genprior.experiments.reproduce.parts import Array, Found
 
 HOLDS, PARTLY, FAILS = "holds", "holds partly", "does not hold"
-AHEAD = 0.98
-"""A ratio below this counts as ahead."""
+_RESAMPLES = 4000
+_TINY = 1e-30
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,56 @@ def within(value: float | None, good: tuple[float, float], fair: tuple[float, fl
     return PARTLY if fair[0] <= value <= fair[1] else FAILS
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """Two methods on the same pictures from the same starts; below 1 the first is ahead."""
+
+    ratio: float
+    """Of the means over the pictures, as the paper plots averages."""
+    low: float
+    high: float
+    """95% bootstrap interval of that ratio, pictures drawn again in pairs."""
+    median_ratio: float
+    won: float
+    """Share of the pictures on which the first is lower."""
+    pictures: int
+
+    @property
+    def verdict(self) -> str:
+        """Ahead with an interval below 1: holds; ahead, but the interval includes 1: partly."""
+        if not self.ratio < 1:
+            return FAILS
+        return HOLDS if self.high < 1 else PARTLY
+
+    def __str__(self) -> str:
+        """For people."""
+        return (
+            f"{self.ratio:.2f} [{self.low:.2f}, {self.high:.2f}] (medians {self.median_ratio:.2f}, "
+            f"lower on {self.won:.0%} of {self.pictures})"
+        )
+
+
+def compared(ours: Array, theirs: Array, seed: int = 0) -> Comparison:
+    """Paired, with a bootstrap over the pictures."""
+    ours, theirs = np.asarray(ours, float), np.asarray(theirs, float)
+    drawn = np.random.default_rng(seed).integers(len(ours), size=(_RESAMPLES, len(ours)))
+    ratios = ours[drawn].mean(axis=1) / np.maximum(theirs[drawn].mean(axis=1), _TINY)
+    low, high = np.quantile(ratios, (0.025, 0.975))
+    return Comparison(
+        float(ours.mean() / max(theirs.mean(), _TINY)),
+        float(low),
+        float(high),
+        float(np.median(ours) / max(float(np.median(theirs)), _TINY)),
+        float((ours < theirs).mean()),
+        len(ours),
+    )
+
+
+def together(verdicts: Sequence[str]) -> str:
+    """All the same: that; otherwise partly."""
+    return verdicts[0] if len(set(verdicts)) == 1 else PARTLY
+
+
 def middle(found: Found, name: str) -> Array:
     """The median over the pictures at each step."""
     return np.asarray(np.median(found.arrays[name], axis=1))
@@ -60,9 +110,9 @@ def mean(found: Found, name: str) -> Array:
     return np.asarray(found.arrays[name].mean(axis=1))
 
 
-def at_share(curve: Array, share: float) -> float:
-    """The curve's value at a share of its steps."""
-    return float(curve[round(share * (len(curve) - 1))])
+def at_share(curves: Array, share: float) -> Array:
+    """The curves' values, one per picture, at a share of their steps."""
+    return np.asarray(curves[round(share * (len(curves) - 1))])
 
 
 def first_step(curve: Array, target: float) -> int | None:
@@ -74,6 +124,20 @@ def first_step(curve: Array, target: float) -> int | None:
 def slope(x: Sequence[float], y: Sequence[float]) -> float:
     """Of the line through the logarithms."""
     return float(np.polyfit(np.log(np.asarray(x, float)), np.log(np.maximum(np.asarray(y, float), 1e-300)), 1)[0])
+
+
+def binomial(right: int, count: int) -> tuple[float, float]:
+    """Wilson's 95% interval of a share."""
+    z, share = 1.959964, right / count
+    centre = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half = z * np.sqrt(share * (1 - share) / count + z * z / (4 * count * count)) / (1 + z * z / count)
+    return max(0.0, float(centre - half)), min(1.0, float(centre + half))
+
+
+def share_of(value: float, count: int) -> str:
+    """A share of so many pictures with its interval, for people."""
+    low, high = binomial(round(value * count), count)
+    return f"{percent(value)} [{percent(low)}, {percent(high)}]"
 
 
 def percent(value: float) -> str:

@@ -71,9 +71,11 @@ class Defender:
         return classifier(self.setting.device)
 
     def starts(self, count: int, first: int = 0) -> Tensor:
-        """The same latents for everybody."""
+        """The same latents for everybody: a picture has its own, whatever the chunks and however many are looked at."""
         net = network("mnist", self.setting.device)
-        return net.sample_latent(first + count, seed=4000 + self.setting.seed)[first:]
+        return net.sample_latent(self.setting.size.defence.pictures, seed=4000 + self.setting.seed)[
+            first : first + count
+        ]
 
     def project(self, pictures: Tensor, z0: Tensor, callbacks: tuple[Callable[[View], object], ...] = ()) -> Result:
         """All iterations for all pictures."""
@@ -85,6 +87,10 @@ class Defender:
         if Status.INTERRUPTED in result.status:
             raise KeyboardInterrupt  # a run cut short must not count as finished
         return result
+
+    def purifier(self, z0: Tensor) -> Callable[[Tensor], Tensor]:
+        """The defence as an attacker knows it: pictures to pictures, from these starts."""
+        return lambda pictures: self.project(pictures, z0).signal
 
 
 @dataclass

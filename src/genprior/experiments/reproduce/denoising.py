@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from genprior import _batch
-from genprior.experiments.reproduce.contest import Contest, Field, Setting, network
+from genprior.experiments.reproduce.contest import Contest, Field, Setting, network, race_part
 from genprior.experiments.reproduce.methods import ADAM, GD, Method, denoising_methods
 from genprior.experiments.reproduce.parts import Part
 from genprior.experiments.reproduce.sizes import Denoising
@@ -22,6 +22,7 @@ from genprior.stopping import View
 from genprior.terms import L1, LInf, Zero
 
 PREFIX = "linf-denoising"
+OTHER_STEPS = "steps"
 _SIZE = 0.2
 
 
@@ -58,20 +59,42 @@ def parts(setting: Setting) -> list[Part]:
             "mnist",
             size.pictures,
             size.pictures,
-            size.tuning_steps,
+            max(1, int(size.tuning_steps * _share(size, case))),
         )
-        found += field.parts(denoising_methods(setting.size.settings, case.norm), _steps(size, case))
+        methods = denoising_methods(setting.size.settings, case.norm)
+        found += field.parts(methods, _steps(size, case))
+        if case.whole:
+            found += _other_steps(setting, case, next(method for method in methods if method.key == GD))
     return found
 
 
-def _steps(size: Denoising, case: Case) -> Callable[[Method], int]:
-    share = 1.0 if case.whole else size.other_share
+def _other_steps(setting: Setting, case: Case, method: Method) -> list[Part]:
+    """Gradient descent with steps across its grid, all iterations: short tuning cannot tell steps that all stand still."""
+    count, size = len(method.choices), setting.size.denoising
+    return [
+        race_part(
+            f"{PREFIX}.{case.key}.{OTHER_STEPS}.{number}",
+            Method(GD, (method.choices[number],)),
+            partial(contest, setting, case),
+            size.pictures,
+            size.descent_steps,
+            "mnist",
+            None,
+        )
+        for number in sorted({count // 4, count // 2, 3 * count // 4})
+    ]
 
+
+def _steps(size: Denoising, case: Case) -> Callable[[Method], int]:
     def steps(method: Method) -> int:
         whole = size.descent_steps if method.key in (GD, ADAM) else size.admm_steps
-        return max(1, int(share * whole))
+        return max(1, int(_share(size, case) * whole))
 
     return steps
+
+
+def _share(size: Denoising, case: Case) -> float:
+    return 1.0 if case.whole else size.other_share
 
 
 def contest(setting: Setting, case: Case, count: int, practice: bool) -> Contest:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from genprior.solvers import (
     ADMM,
@@ -40,9 +42,13 @@ LABELS = {
 PAPERS = (GD, ADAM, LINEARIZED, EXACT)
 """What the paper runs; the rest is ours, or of others."""
 
-_SCALES = 3
-_LAST = 2.0**_SCALES
-"""Algorithm 2's last penalty over its first: settings below name the last one, which most iterations have."""
+
+@dataclass(frozen=True)
+class Choice:
+    """A setting: its numbers by name, and the solver that they give for a run of so many iterations."""
+
+    make: Callable[[int], Solver]
+    numbers: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,7 @@ class Method:
     """A solver and the settings that it may choose from, by the objective on other pictures."""
 
     key: str
-    choices: tuple[Solver, ...]
+    choices: tuple[Choice, ...]
 
     @property
     def tuned(self) -> bool:
@@ -62,29 +68,56 @@ class Method:
         """For people."""
         return LABELS[self.key]
 
+    def solvers(self, steps: int) -> tuple[Solver, ...]:
+        """Every setting for a run of so many iterations: schedules stretch with the run, in tuning and in the race."""
+        return tuple(choice.make(steps) for choice in self.choices)
+
+    def edges(self, number: int) -> list[str]:
+        """The numbers of a setting that are the smallest or largest on offer: a better one may lie beyond."""
+        found = []
+        for name, value in self.choices[number].numbers.items():
+            offered = {choice.numbers[name] for choice in self.choices}
+            if len(offered) > 1 and value in (min(offered), max(offered)):
+                found.append(name)
+        return found
+
+
+def grid(
+    key: str, make: Callable[..., Solver], count: int, *, stretch: bool = False, **numbers: Sequence[float]
+) -> Method:
+    """``count`` of the settings that list their numbers side by side; ``make`` is told the iterations if they matter."""
+    rows = [dict(zip(numbers, row, strict=True)) for row in zip(*numbers.values(), strict=True)]
+    return Method(key, tuple(Choice(partial(_made, make, row, stretch), row) for row in _few(rows, count)))
+
+
+def _made(make: Callable[..., Solver], row: dict[str, float], stretch: bool, steps: int) -> Solver:
+    return make(**row, iterations=steps) if stretch else make(**row)
+
+
+def _crossed(first: Sequence[float], second: Sequence[float]) -> tuple[list[float], list[float]]:
+    pairs = list(itertools.product(first, second))
+    return [one for one, _ in pairs], [other for _, other in pairs]
+
+
+_STEPS = (0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1, 0.25)
+_MOVES = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2)
+_FEW_MOVES = (0.03, 0.07, 0.1, 0.15)
+
 
 def sensing_methods(count: int) -> list[Method]:
     """For least squares: ``count`` settings each, Auto none."""
+    inner, moves = _crossed((1, 2, 5, 10), (0.05, 0.1))
+    first, pulls = _crossed((0.1, 0.3, 1.0, 5.0), (0.1, 0.2))
+    last, drags = (0.01, 0.01, 0.01, 0.1, 0.1, 0.1, 1.0, 1.0), (0.04, 0.08, 0.15, 0.04, 0.08, 0.15, 0.08, 0.15)
+    constant, steps = _crossed((0.3, 1.0), _FEW_MOVES)
     return [
-        Method(GD, _few([GradientDescent(step) for step in (0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1, 0.25)], count)),
-        Method(ADAM, _few([Adam(step) for step in (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2)], count)),
-        Method(
-            PROJECTED,
-            _few(
-                [
-                    ProjectedGradient(inner=inner, z_step=z_steps.Adam(step))
-                    for inner in (5, 10, 20, 40)
-                    for step in (0.05, 0.1)
-                ],
-                count,
-            ),
-        ),
-        Method(
-            LINEARIZED, _few([_linearized(rho, pull) for rho in (0.1, 0.3, 1.0, 5.0) for pull in (0.1, 0.2)], count)
-        ),
-        Method(EXACT, _few([exact(rho, pull) for rho in (0.01, 1.0) for pull in _PULLS], count)),
-        Method(EXACT_ADAM, _few([exact_adam(rho, step) for rho in (0.3, 1.0) for step in _MOVES], count)),
-        Method(AUTO, (Auto(),)),
+        grid(GD, GradientDescent, count, step_size=_STEPS),
+        grid(ADAM, Adam, count, step_size=_MOVES),
+        grid(PROJECTED, _projected, count, inner=inner, step=moves),
+        grid(LINEARIZED, _linearized, count, rho=first, pull=pulls),
+        grid(EXACT, exact, count, stretch=True, rho=last, pull=drags),
+        grid(EXACT_ADAM, exact_adam, count, rho=constant, step=steps),
+        Method(AUTO, (Choice(partial(_made, Auto, {}, False), {}),)),
     ]
 
 
@@ -96,26 +129,31 @@ def denoising_methods(count: int, norm: str) -> list[Method]:
     the last penalty, at which the prox acts.
     """
     descent = {"linf": 0.1, "l1": 0.0003, "l2": 0.002}[norm]
-    last = {"linf": (0.05, 0.1), "l1": (2.0, 4.0), "l2": (0.5, 1.0)}[norm]
-    constant = {"linf": (0.1, 0.3), "l1": (2.0, 6.0), "l2": (0.3, 1.0)}[norm]
-    scales = [_scaled(rho, pull, n) for rho in last for pull in (0.05, 0.15) for n in (5, 20)]
+    last, pulls = _crossed(_PENALTIES[norm], (0.05, 0.15))
+    constant, steps = _crossed({"linf": (0.1, 0.3), "l1": (2.0, 6.0), "l2": (0.3, 1.0)}[norm], _FEW_MOVES)
     return [
-        Method(GD, _few([GradientDescent(descent * 3**k) for k in range(8)], count)),
-        Method(ADAM, _few([Adam(step) for step in (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2)], count)),
-        Method(EXACT, _few(scales, count)),
-        Method(EXACT_ADAM, _few([_plain_adam(rho, step, rho) for rho in constant for step in _MOVES], count)),
-        Method(AUTO, (Auto(),)),
+        grid(GD, GradientDescent, count, step_size=[descent * 3**k for k in range(8)]),
+        grid(ADAM, Adam, count, step_size=_MOVES),
+        grid(EXACT, _scaled, count, stretch=True, rho=last, pull=pulls),
+        grid(EXACT_ADAM, _plain_adam, count, rho=constant, step=steps),
+        Method(AUTO, (Choice(partial(_made, Auto, {}, False), {}),)),
     ]
 
 
-_PULLS = (0.02, 0.04, 0.08, 0.15)
-"""``beta rho``: how far z goes along ``DG^T`` of the target's distance."""
-_MOVES = (0.03, 0.07, 0.1, 0.15)
+_PENALTIES = {"linf": (0.03, 0.1, 0.3, 1.0), "l1": (1.0, 2.0, 4.0, 8.0), "l2": (0.3, 1.0, 3.0, 10.0)}
+"""Last ones of Algorithm 2 in denoising."""
+_SCALES = 3
+_EARLY = 20
+"""Algorithm 2's n is the iterations over this: its three scales have 10%, 20% and 70% of the run, however long that is."""
+_FINE_SCALES = 4
+_FINE_EARLY = 100
+"""For denoising: 2%, 4%, 8%, and the last penalty for 86% of the run."""
 
 
-def exact(rho: float, pull: float) -> Solver:
+def exact(rho: float, pull: float, iterations: int) -> Solver:
     """Algorithm 2 with last penalty ``rho`` and z steps ``pull / rho``."""
-    return ExactADMM(rho / _LAST, beta=pull / (rho / _LAST), scales=_SCALES)
+    first = rho / 2**_SCALES
+    return ExactADMM(first, beta=pull / first, n=max(1, iterations // _EARLY), scales=_SCALES)
 
 
 def exact_adam(rho: float, step: float) -> Solver:
@@ -123,23 +161,27 @@ def exact_adam(rho: float, step: float) -> Solver:
     return ADMM(z_step=z_steps.Adam(step), dual=duals.Constant(0.03 * rho), penalty=penalties.Constant(rho))
 
 
+def _projected(inner: float, step: float) -> Solver:
+    return ProjectedGradient(inner=int(inner), z_step=z_steps.Adam(step))
+
+
 def _linearized(rho: float, pull: float) -> Solver:
     return LinearizedADMM(rho, beta=pull / rho)
 
 
-def _scaled(rho: float, pull: float, n: int) -> Solver:
+def _scaled(rho: float, pull: float, iterations: int) -> Solver:
     """Algorithm 2 in four scales up to ``rho``, the paper's dual rule."""
-    first = rho / 2**4
-    return ExactADMM(first, beta=pull / first, sigma=0.3 * rho, n=n, scales=4)
+    first, n = rho / 2**_FINE_SCALES, max(1, iterations // _FINE_EARLY)
+    return ExactADMM(first, beta=pull / first, sigma=0.3 * rho, n=n, scales=_FINE_SCALES)
 
 
-def _plain_adam(rho: float, step: float, sigma: float) -> Solver:
-    return ADMM(z_step=z_steps.Adam(step), dual=duals.Paper(sigma), penalty=penalties.Constant(rho))
+def _plain_adam(rho: float, step: float) -> Solver:
+    return ADMM(z_step=z_steps.Adam(step), dual=duals.Paper(rho), penalty=penalties.Constant(rho))
 
 
-def _few(choices: Sequence[Solver], count: int) -> tuple[Solver, ...]:
+def _few(rows: list[dict[str, float]], count: int) -> list[dict[str, float]]:
     """``count`` of them, spread evenly; the middle ones if there are two."""
-    if count >= len(choices):
-        return tuple(choices)
-    stride = len(choices) / count
-    return tuple(choices[int((number + 0.5) * stride)] for number in range(count))
+    if count >= len(rows):
+        return rows
+    stride = len(rows) / count
+    return [rows[int((number + 0.5) * stride)] for number in range(count)]

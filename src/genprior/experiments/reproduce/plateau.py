@@ -34,6 +34,10 @@ _SIGMA = 0.01
 """First dual step of the paper's rule where the plateau is measured: small, so that the dual stays near zero."""
 _AT_REST = 1e-12
 """The same where the rate is: a dual that creeps would move the plateau, and hide the fall towards it."""
+_WEIGHT = 0.5
+"""``L = 1/2 |w - y|^2``."""
+LARGEST_PENALTY = 2 * _WEIGHT / 2
+"""Theorem 1 needs ``mu_L - 2 rho > 0``, and ``mu_L`` is twice the weight."""
 DUALS: dict[str, duals.Dual] = {
     "paper, small": duals.Paper(0.01),
     "paper, large": duals.Paper(1.0),
@@ -95,7 +99,7 @@ def synthetic(seed: int, conditioning: float) -> tuple[Problem, Tensor, Tensor]:
         inside = generator(generator.sample_latent(_ITEMS, seed=seed))
     noise = torch.randn(inside.shape, generator=random, dtype=torch.float64)
     y = inside + _OFF * noise * (_batch.norm(inside) / _batch.norm(noise))[:, None]
-    problem = Problem(generator, loss=SquaredDistance(y, 0.5))
+    problem = Problem(generator, loss=SquaredDistance(y, _WEIGHT))
     start = generator.sample_latent(_ITEMS, seed=50 + seed)
     best = solve(problem, LevenbergMarquardt(), stop=MaxSteps(40), z0=start, tolerance=1e-13, progress=False)
     return problem, start, best.signal

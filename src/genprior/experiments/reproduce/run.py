@@ -6,6 +6,7 @@ import hashlib
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ from genprior import _validate
 from genprior.experiments.reproduce import compressive_sensing, defence, denoising, plateau, tuning
 from genprior.experiments.reproduce.claims import Claim, Results
 from genprior.experiments.reproduce.contest import Setting
+from genprior.experiments.reproduce.defender import ATTACK, digits
 from genprior.experiments.reproduce.judging_defence import judge_defence, judge_plateau
 from genprior.experiments.reproduce.judging_races import judge_denoising, judge_sensing, judge_tuning
+from genprior.experiments.reproduce.methods import denoising_methods, sensing_methods
 from genprior.experiments.reproduce.parts import Found, Part, Progress, Store, run_parts, unique
 from genprior.experiments.reproduce.sizes import SIZES
 from genprior.networks.bundled import bundled_path
@@ -31,6 +34,8 @@ class Experiment:
     title: str
     parts: Callable[[Setting], list[Part]]
     judge: Callable[[Setting, Results], list[Claim]]
+    prepare: Callable[[Setting], object] = lambda setting: None
+    """Fetches what must be there: before the first part of all, not after an hour."""
 
 
 EXPERIMENTS = {
@@ -40,7 +45,7 @@ EXPERIMENTS = {
         Experiment(tuning.PREFIX, "Tuning of gradient descent", tuning.parts, judge_tuning),
         Experiment(compressive_sensing.PREFIX, "Compressive sensing", compressive_sensing.parts, judge_sensing),
         Experiment(denoising.PREFIX, "Denoising in the l_inf norm", denoising.parts, judge_denoising),
-        Experiment(defence.PREFIX, "Adversarial defence", defence.parts, judge_defence),
+        Experiment(defence.PREFIX, "Adversarial defence", defence.parts, judge_defence, partial(digits, count=1)),
     )
 }
 
@@ -88,6 +93,8 @@ def reproduce(
     setting = Setting(SIZES[size], seed, device, None if faces is None else Path(faces))
     store = Store(Path(folder), settings_of(setting))
     parts = unique(part for name in names for part in EXPERIMENTS[name].parts(setting))
+    for name in names:
+        EXPERIMENTS[name].prepare(setting)
     results = run_parts(parts, store, show)
     claims = [claim for name in names for claim in EXPERIMENTS[name].judge(setting, results)]
     return Reproduction(setting, tuple(names), results, claims, Path(folder))
@@ -100,13 +107,31 @@ def settings_of(setting: Setting) -> dict[str, Any]:
         "size": setting.size.name,
         "seed": setting.seed,
         "device": setting.device,
-        "faces": None if setting.faces is None else setting.faces.name,
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "faces": None if setting.faces is None else _faces(setting),
         "sizes": _fingerprint(repr(setting.size).encode()),
+        "methods": _fingerprint(repr(_methods(setting)).encode()),
         "networks": {
             f"{name}-{role}": _fingerprint(bundled_path(name, role).read_bytes())
             for name, role in (("mnist", "generator"), ("celeba", "generator"), ("mnist", "classifier"))
         },
     }
+
+
+def _methods(setting: Setting) -> list[object]:
+    """Every solver on offer, at two lengths of a run, every case, and the attack."""
+    count = setting.size.settings
+    fields = [sensing_methods(count), *(denoising_methods(count, norm) for norm in ("linf", "l1", "l2"))]
+    offered = [method.solvers(steps) for methods in fields for method in methods for steps in (100, 1000)]
+    return [offered, denoising.CASES, plateau.DUALS, ATTACK]
+
+
+def _faces(setting: Setting) -> str:
+    """What is in the person's own pictures, not where they lie."""
+    count = setting.size.faces.pictures
+    pair = [compressive_sensing.real_pictures(setting, "celeba", count, practice) for practice in (False, True)]
+    return _fingerprint(torch.cat(pair).numpy().tobytes())
 
 
 def environment() -> dict[str, Any]:

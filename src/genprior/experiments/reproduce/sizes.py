@@ -29,7 +29,7 @@ class Denoising:
     admm_steps: int
     tuning_steps: int
     other_share: float
-    """Of these iterations in the norms that the paper does not show."""
+    """Of these iterations in the cases that the paper does not show; of the tuning's too."""
 
 
 @dataclass(frozen=True)
@@ -90,15 +90,15 @@ class Size:
     plateau: Plateau
 
 
-_STEPS = tuple(round(0.001 * 10 ** (k / 4), 6) for k in range(13))
+_STEPS = tuple(round(0.001 * 10 ** (k / 3), 6) for k in range(10))
 
 FULL = Size(
     name="full",
     settings=8,
-    digits=Sensing((0.1, 0.2, 0.3, 0.4, 0.5, 0.7), 0.5, 20, 400, 10, 100),
-    faces=Sensing((0.2, 0.5), 0.5, 10, 200, 3, 40),
-    denoising=Denoising(7, 3000, 2000, 300, 0.25),
-    defence=Defence(2000, 250, 250, 450, 300, 20, 100, 16, 15, 100, 300),
+    digits=Sensing((0.1, 0.2, 0.3, 0.4, 0.5, 0.7), 0.5, 20, 300, 10, 75),
+    faces=Sensing((0.5,), 0.5, 10, 200, 5, 40),
+    denoising=Denoising(7, 3000, 2000, 200, 0.2),
+    defence=Defence(2000, 100, 100, 450, 300, 20, 100, 50, 30, 50, 200),
     digit_tuning=Tuning(_STEPS, 100, 100),
     face_tuning=Tuning(_STEPS[::2], 10, 50),
     plateau=Plateau(
@@ -112,8 +112,8 @@ QUICK = Size(
     faces=Sensing((0.05,), 0.05, 2, 8, 1, 3),
     denoising=Denoising(3, 60, 45, 10, 0.4),
     defence=Defence(20, 10, 10, 50, 35, 4, 12, 2, 2, 4, 20),
-    digit_tuning=Tuning(_STEPS[::4], 4, 20),
-    face_tuning=Tuning(_STEPS[::6], 1, 4),
+    digit_tuning=Tuning(_STEPS[::3], 4, 20),
+    face_tuning=Tuning(_STEPS[::4], 1, 4),
     plateau=Plateau((3.0, 10.0, 30.0), (2.0, 4.0, 8.0), 60, 2, (1, 10), 40, 200),
 )
 SIZES = {size.name: size for size in (FULL, QUICK)}

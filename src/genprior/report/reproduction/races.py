@@ -55,7 +55,7 @@ def draw_sweep(done: Reproduction) -> Figure:
     made, plots = figure(10.5, 4.4, 1, 2)
     fractions = done.setting.size.digits.fractions
     fields = [sensing.field_name("mnist", fraction, "range") for fraction in fractions]
-    for key in runs(done, fields[0]):
+    for key in sensing.SWEEP_METHODS:
         for place, name in zip(plots, ("objective", "error"), strict=True):
             ends = [max(float(middle(done.parts[f"{field}.run.{key}"], name)[-1]), _FLOOR) for field in fields]
             draw(place, key, np.array([100 * fraction for fraction in fractions]), np.array(ends))
@@ -80,10 +80,11 @@ def draw_tuning(done: Reproduction) -> Figure:
     made, plots = figure(10.5, 3.6 * ((len(fields) + 1) // 2), (len(fields) + 1) // 2, 2)
     for place, (generator, fraction) in zip(plots, fields, strict=False):
         numbers = done.parts[tuning.grid_name(generator, fraction)].numbers
-        values = [np.nan if value is None else value for value in numbers["mean_objective"]]
-        place.plot(numbers["steps"], values, "k-o", markersize=4, label="mean objective")
+        for name, look, label in (("last", "k-o", "last iterate"), ("best", "k:x", "best so far")):
+            values = [np.nan if value is None else value for value in numbers[f"mean_{name}"]]
+            place.plot(numbers["steps"], values, look, markersize=4, label=label)
         place.axvline(numbers["chosen"], color="grey", linestyle="--", label=f"chosen: {numbers['chosen']:g}")
-        place.axhline(numbers["start_objective"], color="grey", linestyle=":", label="at the start")
+        place.axhline(numbers["start_objective"], color="grey", linestyle="-.", label="at the start")
         title = (
             f"{_THINGS[generator]}, m = {sensing.measurements(generator, fraction)}, {numbers['iterations']} iterations"
         )

@@ -9,7 +9,7 @@ import numpy as np
 from genprior.experiments.reproduce import defence, plateau
 from genprior.experiments.reproduce.defender import NORMS
 from genprior.experiments.reproduce.judging_defence import accuracy_curve
-from genprior.experiments.reproduce.methods import AUTO, LABELS
+from genprior.experiments.reproduce.methods import LABELS
 from genprior.experiments.reproduce.run import Reproduction
 from genprior.report.reproduction.style import common_legend, draw, figure, finish
 
@@ -46,7 +46,7 @@ def draw_defence(done: Reproduction) -> Figure:
 
 def draw_known(done: Reproduction) -> Figure:
     """Accuracy of each defence: clean, under the plain attack, under attacks that know it."""
-    keys = [key for key in defence_keys(done) if key != AUTO or f"{defence.PREFIX}.clean.{AUTO}" in done.parts]
+    keys = defence_keys(done)
     made, plots = figure(10.5, 4.2)
     groups = ("clean", "plain attack", "BPDA", "latent attack")
     hatches, greys = ("", "//", "..", "xx"), ("#dddddd", "#bbbbbb", "#888888", "#555555")
@@ -77,10 +77,11 @@ def draw_known(done: Reproduction) -> Figure:
 def _accuracies(done: Reproduction, key: str) -> list[float | None]:
     """Clean, plain attack, BPDA, latent attack."""
     parts = done.parts
+    clean = parts.get(f"{defence.PREFIX}.clean.{key}")
     plain = accuracy_curve(done.setting, parts, key)["accuracy"][-1]
     known = [parts.get(f"{defence.PREFIX}.{kind}.{key}") for kind in ("bpda", "latent")]
     return [
-        parts[f"{defence.PREFIX}.clean.{key}"].numbers["accuracy"],
+        None if clean is None else clean.numbers["accuracy"],
         plain,
         *(None if one is None else one.numbers["defended_accuracy"] for one in known),
     ]

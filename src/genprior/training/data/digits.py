@@ -78,8 +78,8 @@ def _load(
 
 def _hint(name: str, file: str) -> str:
     return (
-        f"No network? Put {file} (or {file}.gz) into a folder and name it with --data FOLDER, or copy the raw file to "
-        f"{cache_folder() / name}."
+        f"No network? Copy the raw {file} to {cache_folder() / name}; where a command has it, --data FOLDER takes "
+        f"one with {file} or {file}.gz too."
     )
 
 
