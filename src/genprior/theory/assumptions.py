@@ -81,7 +81,8 @@ def assumptions_of(
     yield _exact_proxes(problem)
     yield _multiplier(problem)
     yield _contained(problem, found, g, z0)
-    yield Assumption("w0 = G(z0) and lam0 = 0, float32 rounding aside", True, "as the solver starts")
+    yield Assumption("w0 = G(z0) and lam0 = 0", True, "as the solver starts")
+    yield _arithmetic(problem, g, z0)
 
 
 def is_quadratic(loss: Loss) -> bool:
@@ -131,6 +132,16 @@ def _multiplier(problem: Problem) -> Assumption:
         else "R is a set, or not known: needs a constraint qualification"
     )
     return Assumption("a minimiser has a multiplier lam*", finite, note)
+
+
+def _arithmetic(problem: Problem, g: Guarantee, z0: Tensor) -> Assumption:
+    """The proof knows no round-off; what each iteration adds of it is contracted by ``1 - eta``."""
+    dtype = problem.generator.dtype
+    with torch.no_grad():
+        size = float(_batch.norm(problem.generator(z0)).max())
+    floor = f" {torch.finfo(dtype).eps * size / g.eta:.1g}" if g.applies else " a floor"
+    note = f"round-off of {str(dtype).removeprefix('torch.')}, eps |w| / eta: bounds below that are not to be had"
+    return Assumption(f"arithmetic is exact, down to lengths of about{floor}", True, note)
 
 
 def _contained(problem: Problem, found: GeneratorConstants, g: Guarantee, z0: Tensor) -> Assumption:

@@ -111,4 +111,4 @@ def _rank(layer: Layer) -> list[Finding]:
     if floor > 0:
         return [Finding(law, True, measured)]
     advice = "train on, or perturb the weights: almost every weight has full rank"
-    return [Finding(law, False, "smallest singular value is zero, or less than a millionth of the largest", advice)]
+    return [Finding(law, False, "smallest singular value is zero, or lost in round-off", advice)]

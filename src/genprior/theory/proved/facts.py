@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from genprior.theory.proved.convolution import SLACK, Convolution, grids, norm_bound
+from genprior.theory.proved.convolution import SLACK, Convolution, grids, norm_bound, round_off
 
 _SMALL = 400
 """Widths up to which the matrix of an average is written out."""
@@ -27,7 +27,7 @@ class Facts:
     sums: float
     """``max_i sum_j |a_ij|``, the norm from l_inf to l_inf."""
     floor: float | None
-    """Lower bound on ``min |A x| / |x|``; 0: not injective (or less than a millionth of the norm); None: not known."""
+    """Lower bound on ``min |A x| / |x|``; 0: not injective (or lost in round-off); None: not known."""
     method: str
 
 
@@ -46,11 +46,9 @@ def linear_facts(module: nn.Module, kind: str, x: Tensor, y: Tensor) -> Facts:
 def _dense(weight: Tensor) -> Facts:
     values = torch.linalg.svdvals(weight)
     top, least = float(values[0]), float(values[-1])
-    injective = weight.shape[0] >= weight.shape[1] and least > 1e-12 * top
+    floor = max(0.0, least - round_off(weight, top)) if weight.shape[0] >= weight.shape[1] else 0.0
     rows, sums = weight.norm(dim=1).max(), weight.abs().sum(dim=1).max()
-    return Facts(
-        top * (1 + SLACK), float(rows), float(sums), least * (1 - SLACK) if injective else 0.0, "singular values"
-    )
+    return Facts(top * (1 + SLACK), float(rows) * (1 + SLACK), float(sums) * (1 + SLACK), floor, "singular values")
 
 
 def _scale(module: _BatchNorm) -> Facts:

@@ -107,6 +107,28 @@ def every_layer(chain: Iterable[Layer]) -> Iterator[Layer]:
             yield from every_layer(branch)
 
 
+def linear_part(chain: Iterable[Layer], x: Tensor) -> Tensor:
+    """An affine chain without its biases, which would take the digits of a difference."""
+    for layer in chain:
+        if layer.kind == "sum":
+            x = torch.stack([linear_part(branch, x) for branch in layer.branches]).sum(dim=0)
+        else:
+            plain = _without_bias(layer.module)
+            x = plain(x) - plain(torch.zeros_like(x[:1]))
+    return x
+
+
+def _without_bias(module: nn.Module) -> nn.Module:
+    if isinstance(module, Rescaling):
+        return Rescaling(0.0, module.high - module.low)
+    plain = copy.deepcopy(module)
+    for name in ("bias", "running_mean"):
+        value = getattr(plain, name, None)
+        if isinstance(value, Tensor):
+            value.data.zero_()
+    return plain
+
+
 def _walk(name: str, module: nn.Module, x: Tensor) -> Iterator[Layer]:
     if isinstance(module, nn.Sequential) and _computes_as_its_class(module):
         for key, part in zip(module._modules, module, strict=True):  # named_children() leaves out repetitions

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from genprior.theory.proved.convolution import SLACK
-from genprior.theory.proved.layers import Layer
+from genprior.theory.proved.convolution import SLACK, round_off
+from genprior.theory.proved.layers import Layer, linear_part
 
 NOT_INJECTIVE = "the network is affine and not injective"
 _LARGEST_AFFINE = 20_000_000
@@ -63,15 +63,13 @@ def _affine(chain: tuple[Layer, ...]) -> Proved | None:
     if size * outside[0].numel() > _LARGEST_AFFINE:
         return None
     with torch.no_grad():
-        moved = inside + torch.eye(size, dtype=torch.float64).reshape(size, *inside.shape[1:])
-        for layer in chain:
-            moved = layer.module(moved)
-        matrix = (moved - outside).reshape(size, -1).T
+        eye = torch.eye(size, dtype=torch.float64).reshape(size, *inside.shape[1:])
+        matrix = linear_part(chain, eye).reshape(size, -1).T
     values = torch.linalg.svdvals(matrix)
-    injective = matrix.shape[0] >= size and float(values[-1]) > 1e-12 * float(values[0])
-    reasons = {} if injective else {"iota": NOT_INJECTIVE}
-    least = float(values[-1]) * (1 - SLACK) if injective else 0.0
-    return Proved(float(values[0]) * (1 + SLACK), float(matrix.norm(dim=1).max()), 0.0, least, reasons)
+    top = float(values[0])
+    least = max(0.0, float(values[-1]) - round_off(matrix, top)) if matrix.shape[0] >= size else 0.0
+    reasons = {} if least else {"iota": NOT_INJECTIVE}
+    return Proved(top * (1 + SLACK), float(matrix.norm(dim=1).max()) * (1 + SLACK), 0.0, least, reasons)
 
 
 def _through(layer: Layer, state: Proved, radius: float) -> Proved:
