@@ -61,6 +61,29 @@ def test_a_linear_problem_is_guaranteed_and_the_run_obeys():
             state = solver.step(problem, state)
 
 
+def test_the_floor_of_arithmetic():
+    """In float32, with a bound that falls to zero: what is left of the error is above the bound, and below the floor."""
+    torch.manual_seed(0)
+    generator = gp.Generator(nn.Linear(3, 12), 3, 12)
+    z = generator.sample_latent(1, seed=5)
+    problem = gp.Problem(generator, gp.SquaredDistance(generator(z).detach(), 0.5))
+    found = certify(problem, 3.0, sigma=0.0, dual=0.0, **CHEAP)
+    assert found.status == "guaranteed" and found.guarantee.plateaus["signal"] == 0
+    assert f"exact, down to lengths of about {found.floor:.1g}" in found.assumptions[-1].text
+    assert f"down to {found.floor:.3g} in |w - w*|" in found.verdict()
+    result = gp.solve(
+        problem,
+        gp.LinearizedADMM.from_certificate(found),
+        z0=found.z0,
+        stop=gp.MaxSteps(1500),
+        tolerance=1e-30,
+        patience=10**6,
+        progress=False,
+    )
+    left, bounds = float((result.z - z).norm()), found.guarantee.bounds(1500)
+    assert bounds["latent"][-1] < 1e-9 < left < found.floor < 1e-2
+
+
 def test_from_certificate_takes_all_four_numbers():
     found = certify(linear_problem(), rho=0.7, sigma=0.003, **CHEAP)
     solver = gp.LinearizedADMM.from_certificate(found)

@@ -13,6 +13,7 @@ import genprior as gp
 from genprior.networks.adapt import FromRange
 from genprior.networks.generators import ConvGenerator, ResidualGenerator
 from genprior.theory.generator_constants import constants
+from genprior.theory.proved.convolution import is_positive_definite
 from genprior.theory.proved.facts import linear_facts
 from genprior.theory.proved.layers import layers_of
 from genprior.theory.proved.recursion import proved_constants
@@ -71,6 +72,26 @@ def test_small_singular_values_are_bounded_from_below():
         det = abs(exact[0][0] * exact[1][1] - exact[0][1] * exact[1][0])
         floor = linear_facts(dense(a), "affine", torch.zeros(1, 2), torch.zeros(1, 2)).floor
         assert floor <= float(det) / float(torch.linalg.svdvals(a)[0])
+
+
+def test_layers_that_cancel_are_no_digits():
+    """The product of two layers is zero, or lost: what is computed of it is round-off of much larger numbers."""
+    first = torch.tensor([[1.0 / 3], [1.0]], dtype=torch.float64)
+    second = 1e8 * torch.tensor([[3.0, -1.0], [0.3, -0.1]], dtype=torch.float64)
+    exact = [[Fraction(float(v)) for v in row] for row in second]
+    column = [Fraction(float(v)) for v in first[:, 0]]
+    truth = math.hypot(*(float(sum(a * b for a, b in zip(row, column, strict=True))) for row in exact))
+    found = proved_constants(layers_of(gp.Generator(nn.Sequential(dense(first), dense(second)), 1, 2)), 1.0)
+    assert found.iota <= truth <= found.kappa < 1e-5
+
+
+def test_a_matrix_is_positive_definite_only_beyond_round_off():
+    random = torch.Generator().manual_seed(0)
+    q = torch.linalg.qr(torch.randn(60, 60, generator=random, dtype=torch.float64)).Q
+    matrix = q * torch.linspace(0, 1, 60, dtype=torch.float64) @ q.T  # its least eigenvalue is 0
+    matrix = 0.5 * (matrix + matrix.T)
+    assert is_positive_definite(matrix, 1e-9) and not is_positive_definite(matrix, 1e-13)
+    assert not is_positive_definite(matrix, -1e-9)
 
 
 def test_a_generator_with_known_curvature():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -59,8 +60,9 @@ def assumptions_of(
     level: str,
     dual: Assumption,
     z0: Tensor,
+    floor: float,
 ) -> Iterator[Assumption]:
-    """All that a statement about a problem rests on, beyond its conditions."""
+    """All that a statement about a problem rests on, beyond its conditions; ``floor``: see `Certificate`."""
     rigorous = level == "rigorous"
     note = "proved from the weights" if rigorous else "sampled: attained somewhere, not bounds"
     yield Assumption("iota, kappa and nu_G hold on the ball", rigorous, note)
@@ -82,7 +84,7 @@ def assumptions_of(
     yield _multiplier(problem)
     yield _contained(problem, found, g, z0)
     yield Assumption("w0 = G(z0) and lam0 = 0", True, "as the solver starts")
-    yield _arithmetic(problem, g, z0)
+    yield _arithmetic(floor)
 
 
 def is_quadratic(loss: Loss) -> bool:
@@ -134,14 +136,21 @@ def _multiplier(problem: Problem) -> Assumption:
     return Assumption("a minimiser has a multiplier lam*", finite, note)
 
 
-def _arithmetic(problem: Problem, g: Guarantee, z0: Tensor) -> Assumption:
-    """The proof knows no round-off; what each iteration adds of it is contracted by ``1 - eta``."""
-    dtype = problem.generator.dtype
+def round_off_floor(problem: Problem, g: Guarantee, z0: Tensor) -> float:
+    """``eps |w| / eta``: about what round-off adds up to, eps |w| in every iteration, contracted by ``1 - eta``."""
+    if not g.applies:
+        return math.inf
     with torch.no_grad():
-        size = float(_batch.norm(problem.generator(z0)).max())
-    floor = f" {torch.finfo(dtype).eps * size / g.eta:.1g}" if g.applies else " a floor"
-    note = f"round-off of {str(dtype).removeprefix('torch.')}, eps |w| / eta: bounds below that are not to be had"
-    return Assumption(f"arithmetic is exact, down to lengths of about{floor}", True, note)
+        size = float(_batch.norm(problem.generator(z0)).max()) + float(g.bounds(0)["signal"][0])
+    return float(torch.finfo(problem.generator.dtype).eps) * size / g.eta
+
+
+def _arithmetic(floor: float) -> Assumption:
+    """The proof knows no round-off."""
+    if math.isinf(floor):
+        return Assumption("arithmetic is exact", True, "no bound is given")
+    text = f"arithmetic is exact, down to lengths of about {floor:.1g}"
+    return Assumption(text, True, "eps |w| / eta: shorter lengths are round-off, and no bound speaks of them")
 
 
 def _contained(problem: Problem, found: GeneratorConstants, g: Guarantee, z0: Tensor) -> Assumption:

@@ -17,7 +17,7 @@ from genprior.problem import Problem
 from genprior.solve import solve
 from genprior.stopping import MaxSteps
 from genprior.terms import Ball
-from genprior.theory.assumptions import assumptions_of, dual_bound, is_quadratic
+from genprior.theory.assumptions import assumptions_of, dual_bound, is_quadratic, round_off_floor
 from genprior.theory.certificate import CONDITIONAL, GUARANTEED, NONE, Certificate
 from genprior.theory.generator_constants import GeneratorConstants, constants, default_radius, weights_mark
 from genprior.theory.loss_constants import LossConstants, loss_constants
@@ -84,10 +84,11 @@ def certify(
     maker = _Maker(found, loss, bound, start, rho, sigma, is_quadratic(problem.loss))
     tried = tuple(maker.all())
     level, best = max(tried, key=_rank)
-    assumptions = tuple(assumptions_of(problem, found, loss, best, level, source, z0))
+    floor = round_off_floor(problem, best, z0)
+    assumptions = tuple(assumptions_of(problem, found, loss, best, level, source, z0, floor))
     proved = all(assumption.checked for assumption in assumptions)
     status = NONE if not best.applies else GUARANTEED if proved else CONDITIONAL
-    return Certificate(status, best, level, assumptions, found, loss, tried, z0)
+    return Certificate(status, best, level, assumptions, found, loss, tried, z0, floor)
 
 
 def _check_known(known: GeneratorConstants, generator: Generator, radius: float) -> None:

@@ -25,8 +25,9 @@ from torch import Tensor, nn
 from genprior import _batch
 from genprior.operators.lanczos import SAFETY, largest_eigenvalue
 
+EPS = torch.finfo(torch.float64).eps
 SLACK = 1e-9
-"""Relative allowance for round-off in float64."""
+"""Relative allowance for round-off in float64, for upper bounds."""
 _EIGENVALUES = 1600
 """Largest Gram matrix whose eigenvalues are all computed."""
 _CHOLESKY = 6400
@@ -137,8 +138,8 @@ def _pointwise(matrix: Tensor) -> Bound:
 
 
 def round_off(matrix: Tensor, top: float) -> float:
-    """Not less than the error of a computed singular value (or eigenvalue, for a Gram): absolute, whatever its own size."""
-    return 10 * max(matrix.shape) * torch.finfo(torch.float64).eps * top
+    """Allowance for the error of a computed singular value (or eigenvalue, for a Gram): absolute, whatever its own size."""
+    return 10 * max(matrix.shape) * EPS * top
 
 
 def gram(grid: Grid, side: str) -> Tensor:
@@ -203,9 +204,10 @@ def smallest_by_gram(matrix: Tensor, norm: float) -> float:
 
 
 def is_positive_definite(matrix: Tensor, shift: float) -> bool:
-    """Whether ``matrix + shift I`` is, by Cholesky (the round-off of its success is within the slack)."""
+    """Whether ``matrix + shift I`` is, proved: Cholesky succeeds without what its round-off could hide (Rump 2006)."""
     moved = matrix.clone()
     moved.diagonal().add_(shift)
+    moved.diagonal().sub_(2 * (len(moved) + 2) * EPS * float(moved.diagonal().abs().sum()))
     return int(torch.linalg.cholesky_ex(moved)[1]) == 0
 
 

@@ -56,6 +56,7 @@ def _scale(module: _BatchNorm) -> Facts:
     gain = (module.running_var.double() + module.eps).rsqrt()
     gain = gain.abs() if module.weight is None else (gain * module.weight.double()).abs()
     top, least = float(gain.max()), float(gain.min())
+    top, least = top * (1 + SLACK), least * (1 - SLACK)
     return Facts(top, top, top, least, "a diagonal")
 
 
@@ -67,7 +68,7 @@ def _convolution(module: nn.Module, x: Tensor, y: Tensor) -> Facts:
     rows = math.sqrt(float(_with_weight(module, weight.square(), ones, y).max()))
     sums = float(_with_weight(module, weight.abs(), ones, y).max())
     floor = 0.0 if y[0].numel() < x[0].numel() or _dependent(module) else bound.floor
-    return Facts(bound.value, rows, sums, floor, bound.method)
+    return Facts(bound.value, rows * (1 + SLACK), sums * (1 + SLACK), floor, bound.method)
 
 
 def _dependent(module: Convolution) -> bool:
@@ -99,8 +100,8 @@ def _average(module: nn.Module, x: Tensor, y: Tensor) -> Facts:
         ones = torch.ones_like(x).requires_grad_()
         image = module(ones)
         (columns,) = torch.autograd.grad(image.sum(), ones)
-    sums, column = float(image.detach().max()), float(columns.max())
-    norm = math.sqrt(sums * column) * (1 + SLACK)
+    sums, column = float(image.detach().max()) * (1 + SLACK), float(columns.max()) * (1 + SLACK)
+    norm = math.sqrt(sums * column)
     copies = isinstance(module, nn.Upsample) and module.mode.startswith("nearest")
     if y[0].numel() < x[0].numel():
         floor: float | None = 0.0

@@ -107,25 +107,30 @@ def every_layer(chain: Iterable[Layer]) -> Iterator[Layer]:
             yield from every_layer(branch)
 
 
-def linear_part(chain: Iterable[Layer], x: Tensor) -> Tensor:
-    """An affine chain without its biases, which would take the digits of a difference."""
+def linear_part(chain: Iterable[Layer], x: Tensor, *, sizes: bool = False) -> Tensor:
+    """An affine chain without its biases, which would cost digits; ``sizes``: with every weight made positive.
+
+    The second bounds the round-off of the first: entry by entry, it is a small multiple of eps times that.
+    """
     for layer in chain:
         if layer.kind == "sum":
-            x = torch.stack([linear_part(branch, x) for branch in layer.branches]).sum(dim=0)
+            x = torch.stack([linear_part(branch, x, sizes=sizes) for branch in layer.branches]).sum(dim=0)
         else:
-            plain = _without_bias(layer.module)
-            x = plain(x) - plain(torch.zeros_like(x[:1]))
+            x = _without_bias(layer.module, sizes)(x)
     return x
 
 
-def _without_bias(module: nn.Module) -> nn.Module:
+def _without_bias(module: nn.Module, sizes: bool) -> nn.Module:
     if isinstance(module, Rescaling):
-        return Rescaling(0.0, module.high - module.low)
+        width = module.high - module.low
+        return Rescaling(0.0, abs(width) if sizes else width)
     plain = copy.deepcopy(module)
-    for name in ("bias", "running_mean"):
-        value = getattr(plain, name, None)
-        if isinstance(value, Tensor):
+    numbers = {name: getattr(plain, name, None) for name in ("bias", "running_mean", "weight")}
+    for name, value in numbers.items():
+        if isinstance(value, Tensor) and name != "weight":
             value.data.zero_()
+        elif isinstance(value, Tensor) and sizes:
+            value.data.abs_()
     return plain
 
 
