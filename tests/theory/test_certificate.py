@@ -1,6 +1,7 @@
 """Certificates: what they claim, and above all what they do not."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -236,6 +237,29 @@ def test_a_term_on_the_signal_leaves_the_dual_unknown():
     assert next(assumption for assumption in told.assumptions if "lam*" in assumption.text).checked
 
 
+def test_the_objective_of_a_target_bounds_the_dual():
+    problem = linear_problem()
+    z = torch.full((2, 3), 0.2).double()
+    found = certify(problem, target=z, **CHEAP)
+    largest = torch.minimum(problem.objective(z), problem.objective(found.z0)).max()
+    assert found.guarantee.setting.dual == pytest.approx(float(2 * found.loss.nu * largest) ** 0.5)
+    assert certify(problem, **CHEAP).guarantee.setting.dual < found.guarantee.setting.dual, "a short solve finds better"
+
+
+def test_how_far_iterates_reach_is_told_only_where_it_follows():
+    """Beyond the ball the constants mean nothing, and a term that is no set makes steps longer."""
+    start = torch.tensor([[0.31, -0.22]]).double()
+
+    def note(radius, term=None):
+        found = certify(bent_problem(term=term), radius, z0=start, sigma=0.0, dual=0.01, **CHEAP)
+        assert found.status == "conditional"
+        return next(a.note for a in found.assumptions if "all iterates" in a.text)
+
+    told = re.search(r"stay within ([\d.]+);", note(2.0))
+    assert 0.38 < float(told[1]) <= 2
+    assert "stay within" not in note(0.4) and "stay within" not in note(2.0, 0.01 * gp.L1())
+
+
 def test_a_loss_of_ones_own_may_be_negative():
     generator = gp.Generator(dense(orthonormal(4, 2)), 2, 4)
     risk = gp.EmpiricalRisk(
@@ -287,7 +311,8 @@ def test_a_generator_alone_and_constants_known_before():
     known = constants(generator, 3.0, **CHEAP)
     found = certify(generator, 3.0, known=known)
     assert found.status == "guaranteed" and found.generator is known
-    problem = own_signal_problem(generator, 3.0)
+    problem, target = own_signal_problem(generator, 3.0)
+    assert float(problem.objective(target)) == 0 == found.guarantee.setting.dual
     assert float(problem.loss.y.norm()) > 0 and float(problem.on_latent.radius) == 3.0
 
 

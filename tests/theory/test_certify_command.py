@@ -1,5 +1,6 @@
 """``genprior certify``: what it prints, what it writes, how it ends."""
 
+import dataclasses
 import json
 import re
 
@@ -8,7 +9,7 @@ import torch
 
 import genprior as gp
 from genprior.experiments.examination import examine
-from genprior.report.certificate import draw_run, draw_spectra
+from genprior.report.certificate import _measured, draw_run, draw_spectra, examination_numbers
 from tests.test_cli import ends, flat
 from tests.theory.networks import dense
 
@@ -58,7 +59,7 @@ def test_page_and_files(own, tmp_path, capfd, monkeypatch):
     assert document["loss"]["restricted"]["mu"] > 0
     text = (out / "certificate.html").read_text(encoding="utf-8")
     assert text.count("<svg") == 2 and not re.search(r"(?:src|href)=\"(?!#|data:)", text)
-    for heading in ("Verdict", "Singular values", "Proposition 1", "assumptions", "Predicted against measured"):
+    for heading in ("Verdict", "Singular values", "Proposition 1", "assumptions", "Measured against the bound"):
         assert heading in text
 
 
@@ -70,6 +71,16 @@ def test_a_linear_generator_is_guaranteed_and_the_prediction_holds():
     assert len(found.measured.objective) == len(found.measured.bound) == 61
     assert (found.measured.objective <= found.measured.bound).all()
     assert found.measured.rate < 1 and found.certificate.guarantee.eta > 0
+    assert found.certificate.guarantee.setting.dual == 0, "the optimum is known"
+    assert "optimum known" in " ".join(a.note for a in found.certificate.assumptions)
+    assert "given" not in found.certificate.verdict()
+    share = examination_numbers(found)["measured"]["largest_share_of_bound"]
+    assert 0 < share <= 1 and share == float((found.measured.objective / found.measured.bound).max())
+    shown = _measured(found)
+    assert "or better" not in shown and f"never more than {share:.2g} of what it allows" in shown
+    assert f"The bound on the error contracts by {1 - found.certificate.guarantee.eta:.6g} per iteration" in shown
+    worse = dataclasses.replace(found.measured, objective=3 * found.measured.bound)
+    assert "up to 3 times what it allows" in _measured(dataclasses.replace(found, measured=worse))
     assert draw_run(found).axes and len(draw_spectra(found).axes) == 2
 
 

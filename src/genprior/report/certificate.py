@@ -57,6 +57,7 @@ def examination_numbers(found: Examination) -> dict[str, object]:
             "first_objective": float(found.measured.objective[0]),
             "best_objective": float(found.measured.objective.min()),
             "rate": found.measured.rate,
+            "largest_share_of_bound": found.measured.largest_share,
         },
     }
 
@@ -89,7 +90,7 @@ def show_examination(found: Examination, console: Console) -> None:
 
 
 def write_page(found: Examination, path: Path, *, seed: int) -> None:
-    """The report: constants, spectra, checks, certificate, predicted against measured; one file."""
+    """The report: constants, spectra, checks, certificate, a run against its bound; one file."""
     certificate = found.certificate
     head = ("constant", "meaning on the ball", "sampled", "rigorous", "about the rigorous figure", "samples")
     sections = [
@@ -106,7 +107,7 @@ def write_page(found: Examination, path: Path, *, seed: int) -> None:
             page.table(("condition", "holds", "value", "limit", "margin"), _condition_rows(found)),
         ),
         ("Theorem 1: assumptions", page.table(("assumption", "checked", "why"), _assumption_rows(found), prose=True)),
-        ("Predicted against measured", page.paragraph(_measured(found)) + page.plot(draw_run(found))),
+        ("Measured against the bound", page.paragraph(_measured(found)) + page.plot(draw_run(found))),
     ]
     lead = (
         f"On the ball |z| <= {found.constants.radius:g}, measured: {found.operator}. Sampled figures are attained somewhere "
@@ -155,7 +156,7 @@ def draw_run(found: Examination) -> Figure:
     values = found.measured.objective.clamp_min(1e-16)
     axes.semilogy(range(len(values)), values, color=_INK, label="measured")
     if found.measured.bound is not None:
-        name = "certified bound" if found.certificate.status == GUARANTEED else "bound if the sampled constants held"
+        name = "bound" if found.certificate.status == GUARANTEED else "bound, if what is not checked holds"
         axes.semilogy(range(len(found.measured.bound)), found.measured.bound, "--", color=_WARM, label=name)
     axes.set(xlabel="iteration", ylabel="L(G(z)), the optimum is 0")
     axes.grid(alpha=0.25)
@@ -231,13 +232,25 @@ def _assumption_rows(found: Examination) -> list[tuple[str, ...]]:
 
 
 def _measured(found: Examination) -> str:
-    run, certificate = found.measured, found.certificate
+    run = found.measured
     steps = "the certificate's steps" if run.certified else "its own steps, since there are no certified ones"
     text = (
         f"Algorithm 1 with {steps} took the objective from {float(run.objective[0]):.3g} to {float(run.objective.min()):.3g} "
-        f"in {len(run.objective) - 1} iterations: a factor of {run.rate:.4f} per iteration on average."
+        f"in {len(run.objective) - 1} iterations"
     )
-    if not run.certified:
-        return text + " No rate is predicted."
-    word = "guaranteed" if certificate.status == GUARANTEED else "if what is not checked holds"
-    return text + f" Predicted ({word}): {1 - certificate.guarantee.eta:.4f} or better, down to the plateau."
+    text += f": a factor of {run.rate:.4f} per iteration on average." if math.isfinite(run.rate) else "."
+    return text + (f" {_against_bound(found)}" if run.certified else " No rate is predicted.")
+
+
+def _against_bound(found: Examination) -> str:
+    """A rate of the bound is not one of the run: the curves are compared."""
+    share, certificate = found.measured.largest_share, found.certificate
+    assert share is not None
+    start = "The" if certificate.status == GUARANTEED else "If what is not checked holds, the"
+    text = f"{start} bound on the error contracts by {1 - certificate.guarantee.eta:.6g} per iteration, down to a plateau. "
+    if share > 1:
+        return (
+            text
+            + f"The measured objective is up to {share:.3g} times what it allows: something it rests on is not true."
+        )
+    return text + f"The measured objective is never more than {share:.2g} of what it allows."

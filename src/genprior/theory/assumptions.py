@@ -44,6 +44,8 @@ def dual_bound(problem: Problem, loss: LossConstants, lowest: float, dual: float
     value = (2 * loss.nu * lowest) ** 0.5
     quadratic = is_quadratic(problem.loss)
     plain = type(problem.on_signal) is Zero
+    if quadratic and plain and lowest == 0:
+        return 0.0, Assumption(text.format(0.0), True, "optimum known: 0 is attained, where grad L(w*) = 0")
     if quadratic and plain and loss.proved:
         text += " at a global minimiser (w*, z*)"
         note = "|grad L(w*)|^2 <= 2 nu_L L(w*), and L(w*) is at most the objective of any feasible point"
@@ -164,12 +166,19 @@ def _contained(problem: Problem, found: GeneratorConstants, g: Guarantee, z0: Te
         return Assumption(
             text, True, f"H keeps them in the ball of radius {float(torch.as_tensor(term.radius).max()):g}"
         )
-    if not g.applies:
-        return Assumption(text, False, "add on_latent=gp.Ball(radius)")
-    s = g.setting
-    height = g.first + DUAL_SUM * s.sigma * g.gap_max
-    far = (g.latent[0] * height + g.latent[1]) ** 0.5
-    step = g.beta * s.kappa * (s.spread + s.rho * g.gap_max)
-    reach = float(_batch.norm(z0).max()) + 2 * far + step
-    note = f"if a solution does, iterates stay within {reach:.3g}; add on_latent=gp.Ball(radius) to be sure"
+    note = "add on_latent=gp.Ball(radius) to be sure"
+    reach = _reach(problem, g, z0)
+    if reach <= found.radius:  # then it follows by induction; a longer one would have left the ball, and says nothing
+        note = f"if a solution does, all iterates stay within {reach:.3g}; {note}"
     return Assumption(text, False, note)
+
+
+def _reach(problem: Problem, g: Guarantee, z0: Tensor) -> float:
+    """How long iterates can get, if the constants hold there: ``|z0| + |z0 - z*| + |z* - z|`` and one more step."""
+    still = type(problem.on_latent) is Zero or problem.on_latent.is_indicator  # the prox lengthens no step
+    if not (g.applies and still):
+        return math.inf
+    s = g.setting
+    far = math.sqrt(g.latent[0] * (g.first + DUAL_SUM * s.sigma * g.gap_max) + g.latent[1])
+    step = g.beta * s.kappa * (s.spread + s.rho * g.gap_max)
+    return float(_batch.norm(z0).max()) + 2 * far + step

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -37,6 +38,7 @@ def certify(
     rho: float | None = None,
     sigma: float | None = None,
     dual: float | None = None,
+    target: Tensor | None = None,
     points: int | None = None,
     moves: int | None = None,
     seed: int = 0,
@@ -58,6 +60,9 @@ def certify(
     dual
         an upper bound on ``|lam*|``, where it is known. Without it, and with R = 0, ``sqrt(2 nu_L F)`` for the best feasible
         value F found.
+    target
+        latents whose objective is low, where some are known (the truth of a simulation), to find F from; by default a short
+        solve looks for some.
     points, moves
         how much is sampled, as in :func:`constants`.
     seed
@@ -68,7 +73,7 @@ def certify(
         is told what is going on.
     """
     if isinstance(problem, Generator):
-        problem = own_signal_problem(problem, radius, seed)
+        problem, target = own_signal_problem(problem, radius, seed)
     say = announce or (lambda _: None)
     radius = default_radius(problem.generator) if radius is None else _validate.number("radius", radius, above=0)
     if known is not None:
@@ -79,7 +84,9 @@ def certify(
     z0 = problem.generator.sample_latent(problem.batch or 1, seed) if z0 is None else z0
     say("a feasible point")
     z0 = problem.on_latent.prox(z0, 1.0) if problem.on_latent.is_indicator else z0
-    start, lowest = _values(problem, z0, still=found.kappa.sampled == 0)
+    start, lowest = _values(
+        problem, z0, z0 if found.kappa.sampled == 0 else target
+    )  # a G that does not move: any is best
     bound, source = dual_bound(problem, loss, lowest, dual)
     maker = _Maker(found, loss, bound, start, rho, sigma, is_quadratic(problem.loss))
     tried = tuple(maker.all())
@@ -100,26 +107,25 @@ def _check_known(known: GeneratorConstants, generator: Generator, radius: float)
 
 def own_signal_problem(
     generator: Generator, radius: float | None = None, seed: int = 0, operator: Operator | None = None
-) -> Problem:
-    """Find the latent, in the ball, of one of the generator's own signals, seen whole or through an operator: optimum 0."""
+) -> tuple[Problem, Tensor]:
+    """Find the latent, in the ball, of one of the generator's own signals, seen whole or through an operator; and that latent.
+
+    The optimum is 0.
+    """
     domain = Ball(default_radius(generator) if radius is None else _validate.number("radius", radius, above=0))
     target = domain.prox(generator.sample_latent(1, seed + 1), 1.0)
     operator = Identity(generator.signal_shape) if operator is None else operator
     with torch.no_grad():
         y = operator(generator(target))
-    return Problem(generator, LeastSquares(operator, y), on_latent=domain)
+    return Problem(generator, LeastSquares(operator, y), on_latent=domain), target
 
 
-def _values(problem: Problem, z0: Tensor, still: bool) -> tuple[float, float]:
-    """Over the items, the largest objective at the start, and the largest of the best ones that a short solve finds.
-
-    ``still``: G does not move, so that there is nothing to solve.
-    """
+def _values(problem: Problem, z0: Tensor, target: Tensor | None) -> tuple[float, float]:
+    """Over the items: the largest objective at the start, and the largest of the best ones that are known, or soon found."""
     first = problem.objective(z0)
-    if still:
-        return (max(float(first.max()), 0.0),) * 2
-    best = torch.minimum(first, solve(problem, stop=MaxSteps(60), z0=z0, progress=False).objective)
-    return max(float(first.max()), 0.0), max(float(best.max()), 0.0)
+    short = partial(solve, problem, stop=MaxSteps(60), z0=z0, progress=False)
+    low = short().objective if target is None else problem.objective(target)
+    return max(float(first.max()), 0.0), max(float(torch.minimum(first, low).max()), 0.0)
 
 
 @dataclass(frozen=True)
