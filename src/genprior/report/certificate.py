@@ -127,6 +127,7 @@ def draw_spectra(found: Examination) -> Figure:
     numbers = range(1, seen.spectra.shape[1] + 1)
     for spectrum in seen.spectra:
         left.semilogy(numbers, spectrum.clamp_min(1e-12), color=_INK, alpha=0.4, linewidth=0.9)
+    left.locator_params(axis="x", integer=True)
     left.set(xlabel="number", ylabel="singular value of DG(z)", title=f"{len(seen.points)} points")
     lengths = seen.points.flatten(1).norm(dim=1).cpu()
     right.semilogy(lengths, seen.spectra[:, 0], "o", color=_INK, label="largest", markersize=4)
@@ -247,7 +248,8 @@ def _against_bound(found: Examination) -> str:
     share, certificate = found.measured.largest_share, found.certificate
     assert share is not None
     start = "The" if certificate.status == GUARANTEED else "If what is not checked holds, the"
-    text = f"{start} bound on the error contracts by {1 - certificate.guarantee.eta:.6g} per iteration, down to a plateau. "
+    rate = 1 - certificate.guarantee.eta
+    text = f"{start} bound on the squared error contracts by {rate:.6g} per iteration, down to a plateau. "
     if share > 1:
         return (
             text

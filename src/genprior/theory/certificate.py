@@ -68,7 +68,7 @@ class Certificate:
             return f"Theorem 1 gives no guarantee here: {broken} {verb} not hold (with {self.level} constants)."
         steps = f"rho {self.rho:.3g}, alpha {g.alpha:.3g}, beta {g.beta:.3g}, sigma {self.sigma:.3g}"
         level = max(g.plateaus["signal"], self.floor)
-        rate = f"the bound on the error contracts by {1 - g.eta:.6g} per iteration, down to {level:.3g} in |w - w*|"
+        rate = f"the bound on the squared error contracts by {1 - g.eta:.6g} per iteration, down to {level:.3g} in |w - w*|"
         if self.status == GUARANTEED:
             word = "; ".join(a.text for a in self.assumptions if a.given)
             return f"Guaranteed{f', if what you gave is true ({word}),' if word else ''} with {steps}: {rate}."

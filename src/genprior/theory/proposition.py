@@ -72,7 +72,7 @@ def _structure(chain: tuple[Layer, ...]) -> Finding:
         if layer.kind == "unknown":
             advice = "use Sequential with layers of torch.nn, or look at the constants"
             return Finding(law, False, f"layer {layer.label} is not one of them", advice)
-    return Finding(law, True, f"{len(chain)} layers")
+    return Finding(law, True, f"{len(chain)} layer{'' if len(chain) == 1 else 's'}")
 
 
 def _activation(layer: Layer) -> list[Finding]:

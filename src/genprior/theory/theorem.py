@@ -107,7 +107,7 @@ class Guarantee:
     alpha: float
     beta: float
     eta: float
-    """The error contracts by ``1 - eta`` in each iteration, down to a plateau."""
+    """The bound on squared lengths contracts by ``1 - eta`` in each iteration, down to a plateau."""
     gap_max: float
     """No ``|w_t - G(z_t)|`` is larger."""
     signal: tuple[float, float]
