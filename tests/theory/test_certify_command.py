@@ -10,6 +10,7 @@ import torch
 import genprior as gp
 from genprior.experiments.examination import examine
 from genprior.report.certificate import _measured, draw_run, draw_spectra, examination_numbers
+from genprior.theory.certifying import own_signal_problem
 from tests.test_cli import ends, flat
 from tests.theory.networks import dense
 
@@ -70,6 +71,13 @@ def test_a_linear_generator_is_guaranteed_and_the_prediction_holds():
     assert found.certificate.status == "guaranteed" and found.measured.certified
     assert len(found.measured.objective) == len(found.measured.bound) == 61
     assert (found.measured.objective <= found.measured.bound).all()
+    problem, _ = own_signal_problem(generator, 3.0)
+    solver = gp.LinearizedADMM.from_certificate(found.certificate)
+    with torch.no_grad():
+        state = solver.start(problem, found.certificate.z0)
+        for value in found.measured.objective[:5].tolist():
+            assert float(problem.objective(state.z)) == pytest.approx(value), "of iteration t, not of the one before"
+            state = solver.step(problem, state)
     assert found.measured.rate < 1 and found.certificate.guarantee.eta > 0
     assert found.certificate.guarantee.setting.dual == 0, "the optimum is known"
     assert "optimum known" in " ".join(a.note for a in found.certificate.assumptions)

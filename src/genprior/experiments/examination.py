@@ -42,7 +42,7 @@ class Measured:
     @property
     def largest_share(self) -> float | None:
         """The most of its bound that the objective ever was; above 1 where the bound is broken."""
-        return None if self.bound is None else float((self.objective / self.bound).max())
+        return None if self.bound is None else float((self.objective / self.bound[: len(self.objective)]).max())
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,11 @@ def examine(
 def _run(problem: Problem, certificate: Certificate, steps: int) -> Measured:
     certified = certificate.status != NONE
     solver = LinearizedADMM.from_certificate(certificate) if certified else LinearizedADMM()
-    seen = [problem.objective(certificate.z0)]
+    seen: list[Tensor] = []
     solve(
         problem,
         solver,
-        stop=MaxSteps(steps),
+        stop=MaxSteps(steps + 1),  # a callback sees the state before each step
         z0=certificate.z0,
         tolerance=1e-30,
         patience=10 * steps,
