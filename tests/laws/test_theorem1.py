@@ -262,6 +262,14 @@ def test_conditions_that_fail_are_named():
         Setting(nu_G=0.0, rho=0.0, **numbers)
 
 
+def test_a_contraction_that_rounds_to_nothing_is_none():
+    numbers = {"kappa": 2.0, "nu_G": 0.0, "mu_L": 1.0, "nu_L": 2.0, "dual": 0.0, "start": 1.0, "rho": 0.2, "sigma": 0.0}
+    for statement in (sharpened, corrected):
+        assert statement(Setting(iota=1e-3, **numbers)).applies
+        flat = statement(Setting(iota=1e-9, **numbers))
+        assert [c.name for c in flat.failures] == ["1 - eta does not round to 1"]
+
+
 NUMBERS = {"iota": 0.5, "kappa": 2.0, "nu_G": 1e-4, "mu_L": 1.5, "nu_L": 4.0, "rho": 0.25, "sigma": 0.1, "dual": 0.3}
 
 

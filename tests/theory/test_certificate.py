@@ -1,6 +1,7 @@
 """Certificates: what they claim, and above all what they do not."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -59,6 +60,29 @@ def test_a_linear_problem_is_guaranteed_and_the_run_obeys():
             assert ((state.z - z).norm(dim=1) <= bounds["latent"][t]).all()
             assert ((state.w - state.x).norm(dim=1) <= bounds["gap"][t] + 1e-12).all()
             state = solver.step(problem, state)
+
+
+def test_the_floor_of_arithmetic():
+    """In float32, with a bound that falls to zero: what is left of the error is above the bound, and below the floor."""
+    torch.manual_seed(0)
+    generator = gp.Generator(nn.Linear(3, 12), 3, 12)
+    z = generator.sample_latent(1, seed=5)
+    problem = gp.Problem(generator, gp.SquaredDistance(generator(z).detach(), 0.5))
+    found = certify(problem, 3.0, sigma=0.0, dual=0.0, **CHEAP)
+    assert found.status == "guaranteed" and found.guarantee.plateaus["signal"] == 0
+    assert f"exact, down to lengths of about {found.floor:.1g}" in found.assumptions[-1].text
+    assert f"down to {found.floor:.3g} in |w - w*|" in found.verdict()
+    result = gp.solve(
+        problem,
+        gp.LinearizedADMM.from_certificate(found),
+        z0=found.z0,
+        stop=gp.MaxSteps(1500),
+        tolerance=1e-30,
+        patience=10**6,
+        progress=False,
+    )
+    left, bounds = float((result.z - z).norm()), found.guarantee.bounds(1500)
+    assert bounds["latent"][-1] < 1e-9 < left < found.floor < 1e-2
 
 
 def test_from_certificate_takes_all_four_numbers():
@@ -140,6 +164,49 @@ def test_samples_do_not_stand_against_what_is_known(net, sizes, condition, why):
         assert found.generator.iota.sampled == 0
 
 
+def test_eigenvalues_that_are_round_off_prove_nothing():
+    torch.manual_seed(1)
+    generator, matrix = gp.Generator(nn.Linear(3, 8), 3, 8), torch.randn(20, 8)
+    matrix[:, 7] = matrix[:, 0] + matrix[:, 1]
+    deficient = gp.operators.Dense(matrix)
+    found = loss_constants(gp.Problem(generator, gp.LeastSquares(deficient, torch.zeros(1, 20))), 1.0)
+    truth = float(torch.linalg.matrix_norm(matrix.double(), 2) ** 2)
+    assert found.mu == 0 and truth <= found.nu <= truth * (1 + 1e-4)
+
+    class Own(gp.operators.Dense):
+        """May have changed anything."""
+
+    own = loss_constants(gp.Problem(generator, gp.LeastSquares(Own(matrix), torch.zeros(1, 20))), 1.0)
+    assert not own.proved and "estimated for Own" in own.source
+
+
+def test_every_item_counts_where_operators_differ():
+    torch.manual_seed(0)
+    matrices = torch.randn(6, 8, 6).double()
+    matrices[5] *= 1e-3
+    generator = gp.Generator(nn.Linear(2, 6).double(), 2, 6)
+    problem = gp.Problem(generator, gp.LeastSquares(gp.operators.Dense(matrices), torch.zeros(6, 8).double()))
+    assert loss_constants(problem, 1.0).restricted_mu < 1e-4, "the last item is nearly blind"
+
+
+@pytest.mark.parametrize(
+    ("term", "open_ones"),
+    [
+        (gp.TotalVariation(), ["proxes are exact"]),
+        (0.3 * gp.TotalVariation().around(1.0), ["proxes are exact"]),
+        (gp.Box(-9.0, 9.0), ["a minimiser has a multiplier lam*"]),
+        (gp.L1(), []),
+    ],
+    ids=repr,
+)
+def test_inexact_proxes_and_sets_on_the_signal_are_not_guaranteed(term, open_ones):
+    net = nn.Sequential(dense(torch.eye(4).double()), nn.Unflatten(1, (1, 2, 2)))
+    problem = gp.Problem(gp.Generator(net, 4, (1, 2, 2)), gp.SquaredDistance(torch.ones(1, 1, 2, 2).double()), term)
+    found = certify(problem, 10.0, dual=5.0, **CHEAP)
+    assert [a.text for a in found.assumptions if not a.checked] == open_ones
+    assert found.status == ("conditional" if open_ones else "guaranteed")
+
+
 def test_a_sum_by_the_word_of_its_module_is_not_proved():
     found = certify(mild_problem(term=gp.Ball(1.0)), 1.0, z0=torch.tensor([[0.31, -0.22]]).double(), **CHEAP)
     assert (
@@ -168,6 +235,29 @@ def test_a_term_on_the_signal_leaves_the_dual_unknown():
     assert not dual.checked and "give dual=" in dual.note and found.status != "guaranteed"
     told = certify(problem, 1.0, z0=torch.tensor([[0.31, -0.22]]).double(), dual=0.3, **CHEAP)
     assert next(assumption for assumption in told.assumptions if "lam*" in assumption.text).checked
+
+
+def test_the_objective_of_a_target_bounds_the_dual():
+    problem = linear_problem()
+    z = torch.full((2, 3), 0.2).double()
+    found = certify(problem, target=z, **CHEAP)
+    largest = torch.minimum(problem.objective(z), problem.objective(found.z0)).max()
+    assert found.guarantee.setting.dual == pytest.approx(float(2 * found.loss.nu * largest) ** 0.5)
+    assert certify(problem, **CHEAP).guarantee.setting.dual < found.guarantee.setting.dual, "a short solve finds better"
+
+
+def test_how_far_iterates_reach_is_told_only_where_it_follows():
+    """Beyond the ball the constants mean nothing, and a term that is no set makes steps longer."""
+    start = torch.tensor([[0.31, -0.22]]).double()
+
+    def note(radius, term=None):
+        found = certify(bent_problem(term=term), radius, z0=start, sigma=0.0, dual=0.01, **CHEAP)
+        assert found.status == "conditional"
+        return next(a.note for a in found.assumptions if "all iterates" in a.text)
+
+    told = re.search(r"stay within ([\d.]+);", note(2.0))
+    assert 0.38 < float(told[1]) <= 2
+    assert "stay within" not in note(0.4) and "stay within" not in note(2.0, 0.01 * gp.L1())
 
 
 def test_a_loss_of_ones_own_may_be_negative():
@@ -221,8 +311,38 @@ def test_a_generator_alone_and_constants_known_before():
     known = constants(generator, 3.0, **CHEAP)
     found = certify(generator, 3.0, known=known)
     assert found.status == "guaranteed" and found.generator is known
-    problem = own_signal_problem(generator, 3.0)
+    problem, target = own_signal_problem(generator, 3.0)
+    assert float(problem.objective(target)) == 0 == found.guarantee.setting.dual
     assert float(problem.loss.y.norm()) > 0 and float(problem.on_latent.radius) == 3.0
+
+
+def test_constants_of_another_generator_are_refused():
+    first, second = (gp.Generator(dense(orthonormal(6, 2, seed)), 2, 6) for seed in (0, 1))
+    known = constants(first, 3.0, **CHEAP)
+    with pytest.raises(ValueError, match="constants of another generator"):
+        certify(second, 3.0, known=known)
+    bent_one = bent_problem(term=gp.Ball(2.0))
+    with pytest.raises(ValueError, match="but radius is 2"):
+        certify(bent_one, 2.0, known=constants(bent_one.generator, 1.0, **CHEAP))
+
+
+def test_what_cannot_be_certified_is_said_and_not_an_error():
+    generator, y = gp.Generator(dense(orthonormal(4, 2)), 2, 4), torch.ones(1, 4).double()
+    away = gp.Problem(generator, gp.SquaredDistance(y), on_signal=gp.Ball(0.01))
+    failures = {c.name for c in certify(away, 1.0, z0=torch.ones(1, 2).double(), **CHEAP).guarantee.failures}
+    assert "G(z0) lies in the set of R" in failures
+    none = certify(gp.Problem(generator, None, on_signal=gp.L1().around(y)), 1.0, **CHEAP)
+    assert none.status == "none" and "mu_L > 0" in {c.name for c in none.guarantee.failures}
+    constant = certify(gp.Generator(dense(torch.zeros(4, 2).double()), 2, 4), 1.0, **CHEAP)
+    assert constant.status == "none" and "iota > 0" in {c.name for c in constant.guarantee.failures}
+    for found in (none, constant):
+        assert found.to_dict()["bounds"] is None
+
+
+def test_what_was_given_is_named():
+    found = certify(linear_problem(), dual=0.3, **CHEAP)
+    assert "Guaranteed, if what you gave is true (|lam*| is at most 0.3), with rho" in found.verdict()
+    assert "you gave" not in certify(linear_problem(), **CHEAP).verdict()
 
 
 def test_the_document_has_no_surprises():

@@ -1,5 +1,6 @@
 """``genprior certify``: what it prints, what it writes, how it ends."""
 
+import dataclasses
 import json
 import re
 
@@ -8,7 +9,8 @@ import torch
 
 import genprior as gp
 from genprior.experiments.examination import examine
-from genprior.report.certificate import draw_run, draw_spectra
+from genprior.report.certificate import _measured, draw_run, draw_spectra, examination_numbers
+from genprior.theory.certifying import own_signal_problem
 from tests.test_cli import ends, flat
 from tests.theory.networks import dense
 
@@ -40,7 +42,7 @@ def test_json_of_ones_own_generator(own, capfd):
     assert document["kappa"]["rigorous"] >= document["kappa"]["sampled"] > 0
     assert document["nu_G"]["rigorous"] >= document["nu_G"]["sampled"] > 0
     assert document["iota"]["sampled"] >= document["iota"]["rigorous"] > 0
-    assert document["proposition1"] == {"holds": True, "failures": []}
+    assert document["proposition1"] == {"holds": True, "not_checked": [], "failures": []}
     assert document["certificate"]["status"] == "none" and document["certificate"]["steps"] is None
     assert document["radius"] == 2.0 and document["measured"]["iterations"] == 20
 
@@ -58,7 +60,7 @@ def test_page_and_files(own, tmp_path, capfd, monkeypatch):
     assert document["loss"]["restricted"]["mu"] > 0
     text = (out / "certificate.html").read_text(encoding="utf-8")
     assert text.count("<svg") == 2 and not re.search(r"(?:src|href)=\"(?!#|data:)", text)
-    for heading in ("Verdict", "Singular values", "Proposition 1", "assumptions", "Predicted against measured"):
+    for heading in ("Verdict", "Singular values", "Proposition 1", "assumptions", "Measured against the bound"):
         assert heading in text
 
 
@@ -69,7 +71,26 @@ def test_a_linear_generator_is_guaranteed_and_the_prediction_holds():
     assert found.certificate.status == "guaranteed" and found.measured.certified
     assert len(found.measured.objective) == len(found.measured.bound) == 61
     assert (found.measured.objective <= found.measured.bound).all()
+    problem, _ = own_signal_problem(generator, 3.0)
+    solver = gp.LinearizedADMM.from_certificate(found.certificate)
+    with torch.no_grad():
+        state = solver.start(problem, found.certificate.z0)
+        for value in found.measured.objective[:5].tolist():
+            assert float(problem.objective(state.z)) == pytest.approx(value), "of iteration t, not of the one before"
+            state = solver.step(problem, state)
     assert found.measured.rate < 1 and found.certificate.guarantee.eta > 0
+    assert found.certificate.guarantee.setting.dual == 0, "the optimum is known"
+    assert "optimum known" in " ".join(a.note for a in found.certificate.assumptions)
+    assert "given" not in found.certificate.verdict()
+    share = examination_numbers(found)["measured"]["largest_share_of_bound"]
+    assert 0 < share <= 1 and share == float((found.measured.objective / found.measured.bound).max())
+    shown = _measured(found)
+    assert "or better" not in shown and f"never more than {share:.2g} of what it allows" in shown
+    assert (
+        f"The bound on the squared error contracts by {1 - found.certificate.guarantee.eta:.6g} per iteration" in shown
+    )
+    worse = dataclasses.replace(found.measured, objective=3 * found.measured.bound)
+    assert "up to 3 times what it allows" in _measured(dataclasses.replace(found, measured=worse))
     assert draw_run(found).axes and len(draw_spectra(found).axes) == 2
 
 

@@ -1,6 +1,7 @@
 """Constants of G: exact where the truth is known, proved ones never beaten by what is seen."""
 
 import math
+from fractions import Fraction
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ import genprior as gp
 from genprior.networks.adapt import FromRange
 from genprior.networks.generators import ConvGenerator, ResidualGenerator
 from genprior.theory.generator_constants import constants
+from genprior.theory.proved.convolution import is_positive_definite
+from genprior.theory.proved.facts import linear_facts
 from genprior.theory.proved.layers import layers_of
 from genprior.theory.proved.recursion import proved_constants
 from genprior.theory.sampled import ball_points, sample_constants
@@ -47,6 +50,48 @@ def test_linear_layers_in_a_row_are_one_map():
         float(values[1]), rel=1e-6
     )
     assert found.kappa < 0.99 * 4 * 5
+
+
+def test_a_large_bias_costs_no_digits():
+    weight = torch.tensor([[1.23456789e-3]], dtype=torch.float64)
+    found = proved_constants(layers_of(gp.Generator(dense(weight, torch.tensor([3e6]).double()), 1, 1)), 1.0)
+    assert found.kappa == pytest.approx(1.23456789e-3, rel=1e-8) and found.kappa >= 1.23456789e-3
+    assert found.iota == pytest.approx(1.23456789e-3, rel=1e-8) and found.iota <= 1.23456789e-3
+    flat = dense(torch.ones(2, 2).double() / 3, torch.tensor([1e6, 3e6]).double())
+    assert proved_constants(layers_of(gp.Generator(flat, 2, 2)), 1.0).iota == 0
+
+
+def test_small_singular_values_are_bounded_from_below():
+    """Against exact determinants: ``sigma_min = |det| / sigma_max`` for 2 x 2."""
+    for seed in range(40):
+        random = torch.Generator().manual_seed(seed)
+        a = torch.rand(2, 2, generator=random, dtype=torch.float64)
+        a[1] = 1.7 * a[0]
+        a[1, 1] += 1e-11
+        exact = [[Fraction(float(v)) for v in row] for row in a]
+        det = abs(exact[0][0] * exact[1][1] - exact[0][1] * exact[1][0])
+        floor = linear_facts(dense(a), "affine", torch.zeros(1, 2), torch.zeros(1, 2)).floor
+        assert floor <= float(det) / float(torch.linalg.svdvals(a)[0])
+
+
+def test_layers_that_cancel_are_no_digits():
+    """The product of two layers is zero, or lost: what is computed of it is round-off of much larger numbers."""
+    first = torch.tensor([[1.0 / 3], [1.0]], dtype=torch.float64)
+    second = 1e8 * torch.tensor([[3.0, -1.0], [0.3, -0.1]], dtype=torch.float64)
+    exact = [[Fraction(float(v)) for v in row] for row in second]
+    column = [Fraction(float(v)) for v in first[:, 0]]
+    truth = math.hypot(*(float(sum(a * b for a, b in zip(row, column, strict=True))) for row in exact))
+    found = proved_constants(layers_of(gp.Generator(nn.Sequential(dense(first), dense(second)), 1, 2)), 1.0)
+    assert found.iota <= truth <= found.kappa < 1e-5
+
+
+def test_a_matrix_is_positive_definite_only_beyond_round_off():
+    random = torch.Generator().manual_seed(0)
+    q = torch.linalg.qr(torch.randn(60, 60, generator=random, dtype=torch.float64)).Q
+    matrix = q * torch.linspace(0, 1, 60, dtype=torch.float64) @ q.T  # its least eigenvalue is 0
+    matrix = 0.5 * (matrix + matrix.T)
+    assert is_positive_definite(matrix, 1e-9) and not is_positive_definite(matrix, 1e-13)
+    assert not is_positive_definite(matrix, -1e-9)
 
 
 def test_a_generator_with_known_curvature():

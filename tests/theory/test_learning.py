@@ -10,6 +10,7 @@ from torch import nn
 import genprior as gp
 from genprior.experiments.regressions import curve, simulate
 from genprior.theory import generalisation, loss_constants, rademacher, rademacher_regression
+from genprior.theory.learning import Estimate
 
 
 def regression_loss(w, samples):
@@ -98,7 +99,8 @@ def test_a_regression_solved_with_the_range_as_the_prior():
     high = rademacher_regression(x, x @ truth[0] - y, width)
     low = rademacher(risk, generator, 1.0, draws=8)
     assert 0 < low.mean < high.mean
-    found = generalisation(high.mean + 3 * high.error, spread, 1500, zeta=1.0)
+    found = generalisation(high, spread, 1500, zeta=1.0)
+    assert found.rademacher == high.mean + 3 * high.error
     assert (result.signal[0] - truth[0]).norm() <= found.bound(5e-3)
     curvature = loss_constants(problem, 1.0)
     assert 0.8 < curvature.restricted_mu <= curvature.restricted_nu < 1.2, "near that of the population, 1"
@@ -108,6 +110,36 @@ def test_the_bound_falls_as_one_over_the_root_of_m():
     few, many = (simulate(samples, regressions=50) for samples in (500, 8000))
     assert few.bound.median() / many.bound.median() == pytest.approx(4, rel=0.05)
     assert few.error.median() / many.error.median() == pytest.approx(4, rel=0.4)
+
+
+def test_the_bound_needs_the_rademacher_complexity():
+    """Weights that are chosen after the samples: what a rich W can make of few samples, the other term does not see.
+
+    ``l((u, v), j) = u v_j`` with ``|v_j| <= 1``, at u = 0: its gradient is ``v_j`` in the direction of u, and nothing else.
+    """
+    random, atoms, m = torch.Generator().manual_seed(0), 20_000, 400
+    seen = torch.randint(0, atoms, (m,), generator=random)
+    v = -torch.ones(atoms)
+    v[seen] = 1.0
+    error = float(v[seen].mean() - v.mean())
+    sums = torch.zeros(16, atoms).index_add_(1, seen, torch.randint(0, 2, (16, m), generator=random) * 2.0 - 1)
+    best = sums.abs().sum(dim=1) / m  # max_v |1/m sum e_i v_(j_i)|, for each draw of signs
+    complexity = Estimate(float(best.mean()), float(best.std()) / 4, 16, "upper")
+    assert error <= generalisation(complexity, 2.0, m, 1.0).gradient
+    assert error > 3 * generalisation(0.0, 2.0, m, 1.0).gradient
+
+
+def test_the_bound_needs_the_spread():
+    """A rare sample that none of them shows: gradients that are all zero have no complexity, and a wrong mean."""
+    random, m, rare = torch.Generator().manual_seed(0), 100, 1e-3
+    count = (torch.rand(400, m, generator=random) < rare).sum(dim=1)  # of ones among zeros, W a single point
+    error = (count / m - rare).abs()
+    mean_of_sums = {0: 0.0, 1: 1.0, 2: 1.0, 3: 1.5}  # E |sum of so many signs|
+    bounds = [generalisation(mean_of_sums[int(c)] / m, 1.0, m, 1.0) for c in count]
+    whole = torch.tensor([bound.gradient for bound in bounds])
+    without = torch.tensor([2 * bound.rademacher for bound in bounds])
+    assert (error <= whole).double().mean() >= bounds[0].probability
+    assert (error <= without).double().mean() < 0.5 * bounds[0].probability
 
 
 def test_the_numbers_of_the_bound():
@@ -137,6 +169,7 @@ def test_restricted_strong_convexity_of_an_empirical_loss(small):
     ("call", "message"),
     [
         (lambda: generalisation(-1, 1, 5, 1), "rademacher must be"),
+        (lambda: generalisation(Estimate(1.0, 0.1, 8, "lower"), 1, 5, 1), "from the lower side, which bounds nothing"),
         (lambda: generalisation(1, 1, 0, 1), "samples must be"),
         (lambda: generalisation(1, 1, 5, 0), "zeta must be"),
         (lambda: generalisation(1, 1, 5, 1, eps=0), "eps must be"),

@@ -32,6 +32,13 @@ def deficient_convolution():
     return net
 
 
+def equal_kernels():
+    layer = nn.ConvTranspose2d(12, 12, 3, padding=1)
+    with torch.no_grad():
+        layer.weight[1] = layer.weight[0]
+    return layer
+
+
 class Own(nn.Module):
     def forward(self, z):
         return z.sin()
@@ -73,6 +80,16 @@ BAD = {
         ["3 (AvgPool2d) does not narrow"],
         "at least 16 outputs",
     ),
+    "an average that blurs all away": (
+        lambda: nn.Sequential(nn.Linear(3, 4), nn.Unflatten(1, (1, 2, 2)), nn.AvgPool2d(3, stride=1, padding=1)),
+        ["2 (AvgPool2d) has full column rank"],
+        "perturb",
+    ),
+    "equal kernels, too large to factorise": (
+        lambda: nn.Sequential(nn.Linear(3, 12 * 144), nn.Unflatten(1, (12, 12, 12)), equal_kernels()),
+        ["2 (ConvTranspose2d) has full column rank"],
+        "perturb",
+    ),
     "softmax": (lambda: nn.Sequential(nn.Linear(3, 4), nn.Softmax(dim=1)), ["a chain of known layers"], "torch.nn"),
     "layer norm": (lambda: nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)), ["a chain of known layers"], "constants"),
     "one's own": (Own, ["a chain of known layers"], "Sequential"),
@@ -95,6 +112,15 @@ def test_what_does_not_fit_is_named_with_advice(name):
     report = gp.theory.check_proposition1(make().double(), 3)
     assert [finding.law for finding in report.failures] == laws
     assert all(advice in finding.advice for finding in report.failures[:1])
+
+
+def test_what_was_not_looked_at_does_not_pass():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 12 * 144), nn.Unflatten(1, (12, 12, 12)), nn.ConvTranspose2d(12, 12, 3, padding=1))
+    report = gp.theory.check_proposition1(net, 3)
+    assert not report.ok and not report.failures
+    assert [finding.law for finding in report.unchecked] == ["2 (ConvTranspose2d) has full column rank"]
+    assert str(report).startswith("Proposition 1: 1 not checked")
 
 
 def test_the_bundled_residual_one():

@@ -10,7 +10,8 @@ class Finding:
     """One law, whether it holds, and what to do if not."""
 
     law: str
-    holds: bool
+    holds: bool | None
+    """None: not checked, which is never counted as holding."""
     measured: str
     advice: str = ""
 
@@ -24,13 +25,18 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether every law holds."""
+        """Whether every law was checked and holds."""
         return all(finding.holds for finding in self.findings)
 
     @property
     def failures(self) -> tuple[Finding, ...]:
         """The laws that do not hold."""
-        return tuple(finding for finding in self.findings if not finding.holds)
+        return tuple(finding for finding in self.findings if finding.holds is False)
+
+    @property
+    def unchecked(self) -> tuple[Finding, ...]:
+        """The laws of which nothing is known."""
+        return tuple(finding for finding in self.findings if finding.holds is None)
 
     def raise_if_failed(self) -> None:
         """Raise ``ValueError`` with the readable report if a law does not hold."""
@@ -39,15 +45,19 @@ class Report:
 
     def __str__(self) -> str:
         width = max((len(finding.law) for finding in self.findings), default=0)
-        lines = [
-            f"{self.subject}: {'all laws hold' if self.ok else f'{len(self.failures)} of {len(self.findings)} fail'}"
-        ]
+        lines = [f"{self.subject}: {self._summary()}"]
         for finding in self.findings:
-            mark = "ok  " if finding.holds else "FAIL"
+            mark = {True: "ok  ", False: "FAIL", None: "?   "}[finding.holds]
             lines.append(f"  {mark} {finding.law:<{width}}  {finding.measured}")
             if not finding.holds and finding.advice:
                 lines.append(f"       {'':<{width}}  -> {finding.advice}")
         return "\n".join(lines)
+
+    def _summary(self) -> str:
+        if self.ok:
+            return "all laws hold"
+        parts = [f"{len(self.failures)} of {len(self.findings)} fail"] if self.failures else []
+        return ", ".join([*parts, f"{len(self.unchecked)} not checked"] if self.unchecked else parts)
 
 
 def small(law: str, error: float, limit: float, advice: str) -> Finding:

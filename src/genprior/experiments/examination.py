@@ -1,4 +1,4 @@
-"""A generator examined: its constants, Proposition 1, a certificate, and the measured rate beside the predicted one."""
+"""A generator examined: its constants, Proposition 1, a certificate, and a measured run beside its bound."""
 
 from __future__ import annotations
 
@@ -39,6 +39,11 @@ class Measured:
     bound: Tensor | None
     """What the certificate allows the objective to be, where one applies."""
 
+    @property
+    def largest_share(self) -> float | None:
+        """The most of its bound that the objective ever was; above 1 where the bound is broken."""
+        return None if self.bound is None else float((self.objective / self.bound[: len(self.objective)]).max())
+
 
 @dataclass(frozen=True)
 class Examination:
@@ -74,8 +79,8 @@ def examine(
     found = constants(generator, radius, points=points, moves=moves, seed=seed, announce=announce)
     say("Proposition 1")
     proposition = check_proposition1(generator, chain=found.chain)
-    problem = own_signal_problem(generator, radius, seed, operator)
-    certificate = certify(problem, radius, seed=seed, known=found, announce=announce)
+    problem, target = own_signal_problem(generator, radius, seed, operator)
+    certificate = certify(problem, radius, target=target, seed=seed, known=found, announce=announce)
     say("a run of Algorithm 1")
     measured = _run(problem, certificate, steps)
     word = repr(operator) if operator is not None else "the whole signal"
@@ -85,11 +90,11 @@ def examine(
 def _run(problem: Problem, certificate: Certificate, steps: int) -> Measured:
     certified = certificate.status != NONE
     solver = LinearizedADMM.from_certificate(certificate) if certified else LinearizedADMM()
-    seen = [problem.objective(certificate.z0)]
+    seen: list[Tensor] = []
     solve(
         problem,
         solver,
-        stop=MaxSteps(steps),
+        stop=MaxSteps(steps + 1),  # a callback sees the state before each step
         z0=certificate.z0,
         tolerance=1e-30,
         patience=10 * steps,
@@ -111,8 +116,8 @@ def _rate(values: Tensor) -> float:
 
 
 def _objective_bound(certificate: Certificate, steps: int) -> Tensor | None:
-    """``1/2 nu_L (|w - w*| + |w - G(z)|)^2`` bounds ``L(G(z))`` where the optimum is 0."""
+    """``1/2 nu_L |G(z) - w*|^2`` bounds ``L(G(z))`` where the optimum is 0; round-off may hide two lengths of the floor."""
     if certificate.status == NONE:
         return None
     bounds = certificate.guarantee.bounds(steps)
-    return 0.5 * certificate.loss.nu * (bounds["signal"] + bounds["gap"]) ** 2
+    return 0.5 * certificate.loss.nu * (bounds["signal"] + bounds["gap"] + 2 * certificate.floor) ** 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -27,7 +28,7 @@ from genprior.terms import (
 )
 from genprior.theory.certificate import Assumption
 from genprior.theory.generator_constants import GeneratorConstants
-from genprior.theory.loss_constants import LossConstants
+from genprior.theory.loss_constants import GIVEN, LossConstants
 from genprior.theory.theorem import DUAL_SUM, Guarantee
 
 _KNOWN = (Zero, L1, L2, LInf, SquaredL2, TotalVariation, Ball, Box, L1Ball, Simplex)
@@ -39,11 +40,14 @@ def dual_bound(problem: Problem, loss: LossConstants, lowest: float, dual: float
     text = "|lam*| is at most {:.3g}"
     if dual is not None:
         value = _validate.number("dual", dual, least=0)
-        return value, Assumption(text.format(value), True, "as given")
+        return value, Assumption(text.format(value), True, "given by you", given=True)
     value = (2 * loss.nu * lowest) ** 0.5
     quadratic = is_quadratic(problem.loss)
     plain = type(problem.on_signal) is Zero
+    if quadratic and plain and lowest == 0:
+        return 0.0, Assumption(text.format(0.0), True, "optimum known: 0 is attained, where grad L(w*) = 0")
     if quadratic and plain and loss.proved:
+        text += " at a global minimiser (w*, z*)"
         note = "|grad L(w*)|^2 <= 2 nu_L L(w*), and L(w*) is at most the objective of any feasible point"
         return value, Assumption(text.format(value), True, note)
     note = "R is not zero, or L is not a sum of squares with known nu_L: give dual="
@@ -58,8 +62,9 @@ def assumptions_of(
     level: str,
     dual: Assumption,
     z0: Tensor,
+    floor: float,
 ) -> Iterator[Assumption]:
-    """All that a statement about a problem rests on, beyond its conditions."""
+    """All that a statement about a problem rests on, beyond its conditions; ``floor``: see `Certificate`."""
     rigorous = level == "rigorous"
     note = "proved from the weights" if rigorous else "sampled: attained somewhere, not bounds"
     yield Assumption("iota, kappa and nu_G hold on the ball", rigorous, note)
@@ -69,13 +74,19 @@ def assumptions_of(
     name = "the restricted constant of L" if g.setting.restricted else "mu_L and nu_L"
     sure = loss.proved and not g.setting.restricted
     yield Assumption(
-        f"{name} hold" + ("s" if g.setting.restricted else ""), sure, loss.source if sure else loss.samples
+        f"{name} hold" + ("s" if g.setting.restricted else ""),
+        sure,
+        loss.source if sure else loss.samples,
+        given=sure and loss.source == GIVEN,
     )
     yield dual
     yield _never_negative(problem)
     yield _convex(problem)
+    yield _exact_proxes(problem)
+    yield _multiplier(problem)
     yield _contained(problem, found, g, z0)
-    yield Assumption("w0 = G(z0) and lam0 = 0, float32 rounding aside", True, "as the solver starts")
+    yield Assumption("w0 = G(z0) and lam0 = 0", True, "as the solver starts")
+    yield _arithmetic(floor)
 
 
 def is_quadratic(loss: Loss) -> bool:
@@ -106,6 +117,44 @@ def _convex(problem: Problem) -> Assumption:
     return Assumption("R and H are convex", sure, "norms or sets" if sure else "a term of one's own: not known")
 
 
+def _exact_proxes(problem: Problem) -> Assumption:
+    kinds = [type(_innermost(term)) for term in (problem.on_signal, problem.on_latent)]
+    rough = next((kind.__name__ for kind in kinds if kind not in _KNOWN or kind is TotalVariation), None)
+    note = "closed forms" if rough is None else f"that of {rough} is iterative, or not known"
+    return Assumption("proxes are exact", rough is None, note)
+
+
+def _multiplier(problem: Problem) -> Assumption:
+    """A minimiser z* has one where R is finite: then ``0 in DG^T (grad L + dR) + dH`` by the chain rule, and R may be zero."""
+    inner = _innermost(problem.on_signal)
+    if type(inner) is Zero:
+        return Assumption("a minimiser has a multiplier lam*", True, "R = 0: lam* = -grad L(w*)")
+    finite = type(inner) in _KNOWN and not inner.is_indicator
+    note = (
+        "R is finite and convex: the chain rule"
+        if finite
+        else "R is a set, or not known: needs a constraint qualification"
+    )
+    return Assumption("a minimiser has a multiplier lam*", finite, note)
+
+
+def round_off_floor(problem: Problem, g: Guarantee, z0: Tensor) -> float:
+    """``eps |w| / eta``: about what round-off adds up to, eps |w| in every iteration, contracted by ``1 - eta``."""
+    if not g.applies:
+        return math.inf
+    with torch.no_grad():
+        size = float(_batch.norm(problem.generator(z0)).max()) + float(g.bounds(0)["signal"][0])
+    return float(torch.finfo(problem.generator.dtype).eps) * size / g.eta
+
+
+def _arithmetic(floor: float) -> Assumption:
+    """The proof knows no round-off."""
+    if math.isinf(floor):
+        return Assumption("arithmetic is exact", True, "no bound is given")
+    text = f"arithmetic is exact, down to lengths of about {floor:.1g}"
+    return Assumption(text, True, "eps |w| / eta: shorter lengths are round-off, and no bound speaks of them")
+
+
 def _contained(problem: Problem, found: GeneratorConstants, g: Guarantee, z0: Tensor) -> Assumption:
     """Whether z* and all iterates lie in the ball on which the constants hold."""
     text = f"a solution and all iterates have |z| <= {found.radius:g}"
@@ -117,12 +166,19 @@ def _contained(problem: Problem, found: GeneratorConstants, g: Guarantee, z0: Te
         return Assumption(
             text, True, f"H keeps them in the ball of radius {float(torch.as_tensor(term.radius).max()):g}"
         )
-    if not g.applies:
-        return Assumption(text, False, "add on_latent=gp.Ball(radius)")
-    s = g.setting
-    height = g.first + DUAL_SUM * s.sigma * g.gap_max
-    far = (g.latent[0] * height + g.latent[1]) ** 0.5
-    step = g.beta * s.kappa * (s.spread + s.rho * g.gap_max)
-    reach = float(_batch.norm(z0).max()) + 2 * far + step
-    note = f"if a solution does, iterates stay within {reach:.3g}; add on_latent=gp.Ball(radius) to be sure"
+    note = "add on_latent=gp.Ball(radius) to be sure"
+    reach = _reach(problem, g, z0)
+    if reach <= found.radius:  # then it follows by induction; a longer one would have left the ball, and says nothing
+        note = f"if a solution does, all iterates stay within {reach:.3g}; {note}"
     return Assumption(text, False, note)
+
+
+def _reach(problem: Problem, g: Guarantee, z0: Tensor) -> float:
+    """How long iterates can get, if the constants hold there: ``|z0| + |z0 - z*| + |z* - z|`` and one more step."""
+    still = type(problem.on_latent) is Zero or problem.on_latent.is_indicator  # the prox lengthens no step
+    if not (g.applies and still):
+        return math.inf
+    s = g.setting
+    far = math.sqrt(g.latent[0] * (g.first + DUAL_SUM * s.sigma * g.gap_max) + g.latent[1])
+    step = g.beta * s.kappa * (s.spread + s.rho * g.gap_max)
+    return float(_batch.norm(z0).max()) + 2 * far + step

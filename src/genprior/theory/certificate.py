@@ -21,13 +21,16 @@ class Assumption:
     text: str
     checked: bool
     note: str
+    given: bool = False
+    """Counted as checked on the word of the person who asked."""
 
 
 @dataclass(frozen=True)
 class Certificate:
     """What Theorem 1 says about a problem.
 
-    ``status`` is "guaranteed" (all conditions hold with proved constants, and all assumptions are checked), "conditional"
+    ``status`` is "guaranteed" (all conditions hold with proved constants, and all assumptions are checked, or given by the
+    person who asked: the verdict names those), "conditional"
     (they hold with sampled constants, or rest on an assumption that is not checked: an indication, not a guarantee) or "none".
     """
 
@@ -43,6 +46,8 @@ class Certificate:
     """Every statement that was looked at, with its level."""
     z0: Tensor
     """The starts it speaks of: those that were given, moved into the set of H."""
+    floor: float
+    """Lengths below about this are round-off: the bounds hold in exact arithmetic. Infinite where there is no bound."""
 
     @property
     def rho(self) -> float:
@@ -62,9 +67,11 @@ class Certificate:
             verb = "does" if len(g.failures) == 1 else "do"
             return f"Theorem 1 gives no guarantee here: {broken} {verb} not hold (with {self.level} constants)."
         steps = f"rho {self.rho:.3g}, alpha {g.alpha:.3g}, beta {g.beta:.3g}, sigma {self.sigma:.3g}"
-        rate = f"the error bound contracts by {1 - g.eta:.6g} per iteration, down to {g.plateaus['signal']:.3g} in |w - w*|"
+        level = max(g.plateaus["signal"], self.floor)
+        rate = f"the bound on the squared error contracts by {1 - g.eta:.6g} per iteration, down to {level:.3g} in |w - w*|"
         if self.status == GUARANTEED:
-            return f"Guaranteed with {steps}: {rate}."
+            word = "; ".join(a.text for a in self.assumptions if a.given)
+            return f"Guaranteed{f', if what you gave is true ({word}),' if word else ''} with {steps}: {rate}."
         missing = "; ".join(a.text for a in self.assumptions if not a.checked)
         return f"Not proved. It would follow if: {missing}. Then, with {steps}, {rate}."
 
@@ -73,6 +80,7 @@ class Certificate:
         g = self.guarantee
         numbers = {"rho": self.rho, "sigma": self.sigma, "alpha": g.alpha, "beta": g.beta}
         bounds: dict[str, object] = {"rate": 1 - g.eta, "plateaus": g.plateaus, "largest_gap": g.gap_max}
+        bounds["floor"] = self.floor
         return {
             "status": self.status,
             "verdict": self.verdict(),

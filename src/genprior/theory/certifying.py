@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,9 +18,9 @@ from genprior.problem import Problem
 from genprior.solve import solve
 from genprior.stopping import MaxSteps
 from genprior.terms import Ball
-from genprior.theory.assumptions import assumptions_of, dual_bound, is_quadratic
+from genprior.theory.assumptions import assumptions_of, dual_bound, is_quadratic, round_off_floor
 from genprior.theory.certificate import CONDITIONAL, GUARANTEED, NONE, Certificate
-from genprior.theory.generator_constants import GeneratorConstants, constants, default_radius
+from genprior.theory.generator_constants import GeneratorConstants, constants, default_radius, weights_mark
 from genprior.theory.loss_constants import LossConstants, loss_constants
 from genprior.theory.theorem import Guarantee, Setting, corrected, sharpened
 
@@ -37,6 +38,7 @@ def certify(
     rho: float | None = None,
     sigma: float | None = None,
     dual: float | None = None,
+    target: Tensor | None = None,
     points: int | None = None,
     moves: int | None = None,
     seed: int = 0,
@@ -58,6 +60,9 @@ def certify(
     dual
         an upper bound on ``|lam*|``, where it is known. Without it, and with R = 0, ``sqrt(2 nu_L F)`` for the best feasible
         value F found.
+    target
+        latents whose objective is low, where some are known (the truth of a simulation), to find F from; by default a short
+        solve looks for some.
     points, moves
         how much is sampled, as in :func:`constants`.
     seed
@@ -68,43 +73,59 @@ def certify(
         is told what is going on.
     """
     if isinstance(problem, Generator):
-        problem = own_signal_problem(problem, radius, seed)
+        problem, target = own_signal_problem(problem, radius, seed)
     say = announce or (lambda _: None)
     radius = default_radius(problem.generator) if radius is None else _validate.number("radius", radius, above=0)
+    if known is not None:
+        _check_known(known, problem.generator, radius)
     found = known or constants(problem.generator, radius, points=points, moves=moves, seed=seed, announce=announce)
     say("constants of the loss")
     loss = loss_constants(problem, radius, seed=seed)
     z0 = problem.generator.sample_latent(problem.batch or 1, seed) if z0 is None else z0
     say("a feasible point")
     z0 = problem.on_latent.prox(z0, 1.0) if problem.on_latent.is_indicator else z0
-    start, lowest = _values(problem, z0)
+    start, lowest = _values(
+        problem, z0, z0 if found.kappa.sampled == 0 else target
+    )  # a G that does not move: any is best
     bound, source = dual_bound(problem, loss, lowest, dual)
     maker = _Maker(found, loss, bound, start, rho, sigma, is_quadratic(problem.loss))
     tried = tuple(maker.all())
     level, best = max(tried, key=_rank)
-    assumptions = tuple(assumptions_of(problem, found, loss, best, level, source, z0))
+    floor = round_off_floor(problem, best, z0)
+    assumptions = tuple(assumptions_of(problem, found, loss, best, level, source, z0, floor))
     proved = all(assumption.checked for assumption in assumptions)
     status = NONE if not best.applies else GUARANTEED if proved else CONDITIONAL
-    return Certificate(status, best, level, assumptions, found, loss, tried, z0)
+    return Certificate(status, best, level, assumptions, found, loss, tried, z0, floor)
+
+
+def _check_known(known: GeneratorConstants, generator: Generator, radius: float) -> None:
+    if known.weights != weights_mark(generator):
+        raise ValueError("known has the constants of another generator, or of other weights: compute them again")
+    if known.radius < radius and not known.everywhere:
+        raise ValueError(f"known holds for |z| <= {known.radius:g}, but radius is {radius:g}: compute it for that ball")
 
 
 def own_signal_problem(
     generator: Generator, radius: float | None = None, seed: int = 0, operator: Operator | None = None
-) -> Problem:
-    """Find the latent, in the ball, of one of the generator's own signals, seen whole or through an operator: optimum 0."""
+) -> tuple[Problem, Tensor]:
+    """Find the latent, in the ball, of one of the generator's own signals, seen whole or through an operator; and that latent.
+
+    The optimum is 0.
+    """
     domain = Ball(default_radius(generator) if radius is None else _validate.number("radius", radius, above=0))
     target = domain.prox(generator.sample_latent(1, seed + 1), 1.0)
     operator = Identity(generator.signal_shape) if operator is None else operator
     with torch.no_grad():
         y = operator(generator(target))
-    return Problem(generator, LeastSquares(operator, y), on_latent=domain)
+    return Problem(generator, LeastSquares(operator, y), on_latent=domain), target
 
 
-def _values(problem: Problem, z0: Tensor) -> tuple[float, float]:
-    """Over the items, the largest objective at the start, and the largest of the best ones that a short solve finds."""
+def _values(problem: Problem, z0: Tensor, target: Tensor | None) -> tuple[float, float]:
+    """Over the items: the largest objective at the start, and the largest of the best ones that are known, or soon found."""
     first = problem.objective(z0)
-    best = torch.minimum(first, solve(problem, stop=MaxSteps(60), z0=z0, progress=False).objective)
-    return max(float(first.max()), 0.0), max(float(best.max()), 0.0)
+    short = partial(solve, problem, stop=MaxSteps(60), z0=z0, progress=False)
+    low = short().objective if target is None else problem.objective(target)
+    return max(float(first.max()), 0.0), max(float(torch.minimum(first, low).max()), 0.0)
 
 
 @dataclass(frozen=True)
@@ -131,17 +152,18 @@ class _Maker:
 
     def _values(self, level: str) -> tuple[float, float, float] | None:
         trio = [getattr(constant, level) for constant in (self.found.iota, self.found.kappa, self.found.nu_G)]
-        if any(value is None for value in trio) or trio[1] <= 0:
+        if any(value is None for value in trio):
             return None
         iota = trio[0] if level == "rigorous" or trio[0] > self.found.resolution else 0.0
         iota = 0.0 if self.found.iota.refuted else iota
-        return iota, trio[1], math.inf if self.found.nu_G.refuted else trio[2]
+        kappa = trio[1] or 1.0  # a constant map: any number is a bound
+        return iota, kappa, math.inf if self.found.nu_G.refuted else trio[2]
 
     def _best(
         self, statement: Callable[[Setting], Guarantee], values: tuple[float, float, float], restricted: bool
     ) -> Guarantee:
         mu = self.loss.restricted_mu if restricted else self.loss.mu
-        unit = mu if mu > 0 else self.loss.nu
+        unit = next((value for value in (mu, self.loss.nu) if value > 0), 1.0)
         options = []
         for rho in [self.rho] if self.rho is not None else [share * unit for share in _RHOS]:
             for sigma in [self.sigma] if self.sigma is not None else [share * rho for share in _SIGMAS]:

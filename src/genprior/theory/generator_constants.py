@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from genprior import _validate
+from genprior.checkpoint import fingerprint
 from genprior.generators import Generator, TruncatedNormal
 from genprior.theory.proved.layers import Layer, every_layer, layers_of
 from genprior.theory.proved.recursion import NOT_INJECTIVE, Proved, proved_constants
@@ -59,6 +60,8 @@ class GeneratorConstants:
     """Singular values below this are round-off of the generator's dtype."""
     seen: Sampled
     chain: tuple[Layer, ...]
+    weights: str
+    """A mark of the generator that they belong to."""
 
     def to_dict(self) -> dict[str, object]:
         """For JSON."""
@@ -169,6 +172,15 @@ def _labelled(
         resolution=torch.finfo(generator.dtype).eps * seen.kappa * math.sqrt(len(seen.spectra[0])),
         seen=seen,
         chain=chain,
+        weights=weights_mark(generator),
+    )
+
+
+def weights_mark(generator: Generator) -> str:
+    """The same for the same architecture with the same numbers."""
+    module = generator.module
+    return fingerprint(
+        repr(module), generator.latent_shape, generator.signal_shape, sorted(module.state_dict().items())
     )
 
 

@@ -28,6 +28,9 @@ from genprior.theory.sampled import ball_points, project
 _STARTS = 4
 """From which the ascent for one draw of signs begins."""
 
+_ERRORS = 3.0
+"""Standard errors that are added to an estimate."""
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -72,9 +75,11 @@ class Generalisation:
 
 
 def generalisation(
-    rademacher: float, spread: float, samples: int, zeta: float, *, eps: float = 3.0, convex: bool = False
+    rademacher: float | Estimate, spread: float, samples: int, zeta: float, *, eps: float = 3.0, convex: bool = False
 ) -> Generalisation:
     """The generalisation bound from its parts; ``convex`` where w* is the minimiser over a convex set, not over a range.
+
+    An `Estimate` of the Rademacher complexity counts with three standard errors on top; one from below is refused.
 
     Examples
     --------
@@ -84,13 +89,24 @@ def generalisation(
     (0.2297, 0.95)
     """
     return Generalisation(
-        _validate.number("rademacher", rademacher, least=0),
+        _validate.number("rademacher", _from_above(rademacher), least=0),
         _validate.number("spread", spread, least=0),
         _validate.whole("samples", samples),
         _validate.number("zeta", zeta, above=0),
         _validate.number("eps", eps, above=0),
         convex,
     )
+
+
+def _from_above(rademacher: float | Estimate) -> float:
+    if not isinstance(rademacher, Estimate):
+        return rademacher
+    if rademacher.side != "upper":
+        raise ValueError(
+            f"rademacher is an estimate from the {rademacher.side} side, which bounds nothing: give one from above, "
+            "as rademacher_regression does, or a number that is known to be one"
+        )
+    return rademacher.mean + _ERRORS * rademacher.error
 
 
 def rademacher(

@@ -11,7 +11,16 @@ from torch import Tensor
 from genprior import _batch, _validate
 from genprior.generators import Generator
 from genprior.losses import EmpiricalRisk, LeastSquares, Loss, SquaredDistance
-from genprior.operators import Composition, Linear
+from genprior.operators import (
+    Blur,
+    Dense,
+    Downsample,
+    Gaussian,
+    Identity,
+    Mask,
+    SubsampledFourier,
+    SubsampledHadamard,
+)
 from genprior.problem import Problem
 from genprior.theory.sampled import ball_points
 
@@ -20,8 +29,13 @@ _FLAT = 1e-6
 
 _NEAR = 0.03
 """Share of the largest distance below which a pair is left out: the ratio of its small numbers would be round-off."""
-_ITEMS = 4
-"""Items of a batch whose losses are looked at."""
+GIVEN = "given by you, with the loss"
+_ITEMS = 64
+"""Items of a batch whose losses are looked at, where they differ in more than their measurements."""
+_EXACT = (Identity, Mask, Downsample, SubsampledFourier, SubsampledHadamard)
+"""Operators whose extreme eigenvalues are known by their kind. Exactly these: a subclass may compute something else."""
+_COMPUTED = (Dense, Gaussian, Blur)
+"""Operators whose eigenvalues are computed, up to round-off."""
 
 
 @dataclass(frozen=True)
@@ -75,20 +89,33 @@ def loss_constants(
             said = f"{pairs} secants, all tangents at {min(tangents, points)} points"
         else:
             said = f"{pairs} secants"
-        mu, nu = problem.loss.curvature(_like(problem, x))
+        if (problem.loss.batch or 1) > _items(problem.loss) > 1:
+            said += f" ({_items(problem.loss)} of {problem.loss.batch} items)"
+        mu, nu = _curvature(problem.loss, _like(problem, x))
     proved, source = _source(problem.loss)
     return LossConstants(float(mu.min()), float(nu.max()), proved, source, low, high, said)
 
 
+def _curvature(loss: Loss, w: Tensor) -> tuple[Tensor, Tensor]:
+    """``mu`` and ``nu`` per item; computed eigenvalues are moved outwards by their round-off, and tiny ones are zero."""
+    low, high = (value.double() for value in loss.curvature(w))
+    if not (type(loss) is LeastSquares and type(loss.operator) in _COMPUTED):
+        return low, high
+    error = w[0].numel() * torch.finfo(w.dtype).eps * high
+    return torch.where(low > 10 * error, low - error, 0.0), high + error
+
+
 def _source(loss: Loss) -> tuple[bool, str]:
-    if isinstance(loss, SquaredDistance):
+    if type(loss) is SquaredDistance:
         return True, "mu = nu = 2 weight"
-    if isinstance(loss, LeastSquares):
-        if isinstance(loss.operator, Linear | Composition):
-            return False, "nu by Lanczos, mu taken as 0"
-        return True, "extreme eigenvalues of A^T A"
-    if isinstance(loss, EmpiricalRisk) and loss.smoothness is not None:
-        return True, "as given with the loss"
+    if type(loss) is LeastSquares:
+        if type(loss.operator) in _EXACT:
+            return True, "extreme eigenvalues of A^T A, known"
+        if type(loss.operator) in _COMPUTED:
+            return True, "extreme eigenvalues of A^T A, computed, with an allowance for round-off"
+        return False, f"estimated for {type(loss.operator).__name__}: nu by Lanczos, mu taken as 0"
+    if type(loss) is EmpiricalRisk and loss.smoothness is not None:
+        return True, GIVEN
     return False, "estimated at a few points"
 
 
@@ -97,10 +124,16 @@ def _like(problem: Problem, x: Tensor) -> Tensor:
     return x[:1].expand(count, *x.shape[1:])
 
 
+def _items(loss: Loss) -> int:
+    """How many items are looked at: one where their divergences are all the same."""
+    shared = isinstance(loss, LeastSquares) and loss.operator.batch is None
+    return 1 if shared else min(loss.batch or 1, _ITEMS)
+
+
 def _secants(loss: Loss, x: Tensor) -> tuple[float, float, int]:
     """``2 D_L(x, x') / |x - x'|^2`` for each point and a few others, over the items."""
     low, high, pairs = math.inf, 0.0, 0
-    for item in range(min(loss.batch or 1, _ITEMS)):
+    for item in range(_items(loss)):
         index = torch.full((len(x),), item, device=x.device)
         copies = loss if loss.batch is None else loss.rows(index)  # one item's loss for every pair
         for shift in (1, 2, 3):
@@ -126,6 +159,8 @@ def _tangents(generator: Generator, loss: LeastSquares, z: Tensor) -> Tensor:
     """Eigenvalues of ``Q^T A^T A Q`` for an orthonormal basis Q of the range of ``DG(z)``."""
     u, s, _ = torch.linalg.svd(generator.jacobian(z)[0].double(), full_matrices=False)
     basis = u[:, s > _FLAT * s[0]].T.to(z).reshape(-1, *generator.signal_shape)
+    if not len(basis):  # G does not move at all here
+        return torch.zeros(1, dtype=torch.float64)
     images = torch.cat([_batch.flat(loss.operator(part)) for part in _batch.pieces(basis, 64)]).double().cpu()
     values: Tensor = torch.linalg.eigvalsh(images @ images.T).clamp_min(0)
     return values

@@ -72,7 +72,7 @@ def _structure(chain: tuple[Layer, ...]) -> Finding:
         if layer.kind == "unknown":
             advice = "use Sequential with layers of torch.nn, or look at the constants"
             return Finding(law, False, f"layer {layer.label} is not one of them", advice)
-    return Finding(law, True, f"{len(chain)} layers")
+    return Finding(law, True, f"{len(chain)} layer{'' if len(chain) == 1 else 's'}")
 
 
 def _activation(layer: Layer) -> list[Finding]:
@@ -105,9 +105,10 @@ def _rank(layer: Layer) -> list[Finding]:
         return []  # said above
     floor, law = layer.facts.floor, f"{layer.label} has full column rank"
     if floor is None:
-        return [Finding(law, True, "too large to check; almost every weight has it")]
+        advice = "nothing needs to change, almost every weight has full rank; but this one was not looked at"
+        return [Finding(law, None, "not checked: the layer is too large", advice)]
     measured = f"smallest singular value at least {floor:.2g}, norm {layer.facts.norm:.3g}"
     if floor > 0:
         return [Finding(law, True, measured)]
     advice = "train on, or perturb the weights: almost every weight has full rank"
-    return [Finding(law, False, "smallest singular value is zero, or less than a millionth of the largest", advice)]
+    return [Finding(law, False, "smallest singular value is zero, or lost in round-off", advice)]

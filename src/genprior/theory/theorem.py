@@ -46,12 +46,13 @@ class Setting:
     beta: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("iota", "mu_L", "sigma", "dual", "start"):
+        for name in ("iota", "mu_L", "nu_L", "sigma"):
             _validate.number(name, getattr(self, name), least=0)
-        for name in ("kappa", "nu_L", "rho"):
+        for name in ("kappa", "rho"):
             _validate.number(name, getattr(self, name), above=0)
-        if not self.nu_G >= 0:
-            raise ValueError(f"nu_G must be zero or more (infinite where it is not known), got {self.nu_G}")
+        for name in ("nu_G", "dual", "start"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must be zero or more (infinite where not known), got {getattr(self, name)}")
 
     @property
     def longest_dual(self) -> float:
@@ -106,7 +107,7 @@ class Guarantee:
     alpha: float
     beta: float
     eta: float
-    """The error contracts by ``1 - eta`` in each iteration, down to a plateau."""
+    """The bound on squared lengths contracts by ``1 - eta`` in each iteration, down to a plateau."""
     gap_max: float
     """No ``|w_t - G(z_t)|`` is larger."""
     signal: tuple[float, float]
@@ -182,7 +183,7 @@ def sharpened(setting: Setting) -> Guarantee:
     return Guarantee(
         statement="sharpened",
         setting=s,
-        conditions=conditions,
+        conditions=(*conditions, *_noticeable(conditions, eta)),
         alpha=alpha,
         beta=beta,
         eta=eta,
@@ -223,7 +224,7 @@ def corrected(setting: Setting) -> Guarantee:
     return Guarantee(
         statement="corrected",
         setting=s,
-        conditions=conditions,
+        conditions=(*conditions, *_noticeable(conditions, m / 16)),
         alpha=alpha,
         beta=beta,
         eta=m / 16,
@@ -236,6 +237,13 @@ def corrected(setting: Setting) -> Guarantee:
     )
 
 
+def _noticeable(conditions: tuple[Condition, ...], eta: float) -> tuple[Condition, ...]:
+    """Where all else holds: the contraction must be one in float64."""
+    if not all(condition.holds for condition in conditions):
+        return ()
+    return (Condition("1 - eta does not round to 1", 1 - eta, 1.0, 1 - eta < 1, "better conditioned L and G"),)
+
+
 def _basics(s: Setting) -> tuple[Condition, ...]:
     return (
         Condition("mu_L > 0", s.mu_L, math.inf, s.mu_L > 0, "more measurements, or constants restricted to the range"),
@@ -243,7 +251,13 @@ def _basics(s: Setting) -> tuple[Condition, ...]:
             "iota > 0", s.iota, math.inf, s.iota > 0, "a generator that is injective on the ball, or a smaller ball"
         ),
         Condition("nu_G is finite", s.nu_G, math.inf, math.isfinite(s.nu_G), "activations with a Lipschitz slope"),
+        *(_infinite("G(z0) lies in the set of R", "a start with G(z0) in the set") if math.isinf(s.start) else ()),
+        *(_infinite("|lam*| has a bound", "give dual=") if math.isinf(s.dual) else ()),
     )
+
+
+def _infinite(name: str, advice: str) -> tuple[Condition, ...]:
+    return (Condition(name, math.inf, math.inf, False, advice),)
 
 
 def _largest_gap(s: Setting, q: float) -> float:

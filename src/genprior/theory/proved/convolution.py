@@ -25,15 +25,16 @@ from torch import Tensor, nn
 from genprior import _batch
 from genprior.operators.lanczos import SAFETY, largest_eigenvalue
 
+EPS = torch.finfo(torch.float64).eps
 SLACK = 1e-9
-"""Relative allowance for round-off in float64."""
+"""Relative allowance for round-off in float64, for upper bounds."""
 _EIGENVALUES = 1600
 """Largest Gram matrix whose eigenvalues are all computed."""
 _CHOLESKY = 6400
 """Largest Gram matrix that is factorised."""
 _PLACES = 100
 _MARGINS = (1e-5, 1e-3, 1e-2)
-_FLOORS = (1e-3, 1e-6)
+_FLOORS = (1e-3, 1e-5)
 _CHUNK = 16
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.ConvTranspose1d | nn.ConvTranspose2d
@@ -132,8 +133,13 @@ def _pointwise(matrix: Tensor) -> Bound:
     """A 1 x 1 kernel applies one matrix at every place."""
     values = torch.linalg.svdvals(matrix)
     top, least = float(values[0]), float(values[-1])
-    injective = matrix.shape[0] >= matrix.shape[1] and least > _FLOORS[-1] * top
-    return Bound(top * (1 + SLACK), "singular values", least * (1 - SLACK) if injective else 0.0)
+    floor = least - round_off(matrix, top) if matrix.shape[0] >= matrix.shape[1] else 0.0
+    return Bound(top * (1 + SLACK), "singular values", max(floor, 0.0))
+
+
+def round_off(matrix: Tensor, top: float) -> float:
+    """Allowance for the error of a computed singular value (or eigenvalue, for a Gram): absolute, whatever its own size."""
+    return 10 * max(matrix.shape) * EPS * top
 
 
 def gram(grid: Grid, side: str) -> Tensor:
@@ -189,17 +195,19 @@ def largest_by_gram(matrix: Tensor) -> Bound | None:
 
 
 def smallest_by_gram(matrix: Tensor, norm: float) -> float:
-    """A lower bound on the smallest singular value, 0 where it is less than a millionth of the norm."""
+    """A lower bound on the smallest singular value, 0 where it is lost in the round-off of the Gram's eigenvalues."""
+    error = round_off(matrix, norm**2)
     if len(matrix) <= _EIGENVALUES:
-        least = float(torch.linalg.eigvalsh(matrix)[0].clamp_min(0).sqrt())
-        return least * (1 - SLACK) if least > _FLOORS[-1] * norm else 0.0
-    return next((share * norm for share in _FLOORS if is_positive_definite(matrix, -((share * norm) ** 2))), 0.0)
+        return math.sqrt(max(0.0, float(torch.linalg.eigvalsh(matrix)[0]) - error))
+    shifts = ((share, (share * norm) ** 2 + error) for share in _FLOORS)
+    return next((share * norm for share, shift in shifts if is_positive_definite(matrix, -shift)), 0.0)
 
 
 def is_positive_definite(matrix: Tensor, shift: float) -> bool:
-    """Whether ``matrix + shift I`` is, by Cholesky (the round-off of its success is within the slack)."""
+    """Whether ``matrix + shift I`` is, proved: Cholesky succeeds without what its round-off could hide (Rump 2006)."""
     moved = matrix.clone()
     moved.diagonal().add_(shift)
+    moved.diagonal().sub_(2 * (len(moved) + 2) * EPS * float(moved.diagonal().abs().sum()))
     return int(torch.linalg.cholesky_ex(moved)[1]) == 0
 
 

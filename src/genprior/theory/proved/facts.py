@@ -10,7 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from genprior.theory.proved.convolution import SLACK, grids, norm_bound
+from genprior.theory.proved.convolution import SLACK, Convolution, grids, norm_bound, round_off
+
+_SMALL = 400
+"""Widths up to which the matrix of an average is written out."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class Facts:
     sums: float
     """``max_i sum_j |a_ij|``, the norm from l_inf to l_inf."""
     floor: float | None
-    """Lower bound on ``min |A x| / |x|``; 0: not injective (or less than a millionth of the norm); None: not known."""
+    """Lower bound on ``min |A x| / |x|``; 0: not injective (or lost in round-off); None: not known."""
     method: str
 
 
@@ -43,11 +46,9 @@ def linear_facts(module: nn.Module, kind: str, x: Tensor, y: Tensor) -> Facts:
 def _dense(weight: Tensor) -> Facts:
     values = torch.linalg.svdvals(weight)
     top, least = float(values[0]), float(values[-1])
-    injective = weight.shape[0] >= weight.shape[1] and least > 1e-12 * top
+    floor = max(0.0, least - round_off(weight, top)) if weight.shape[0] >= weight.shape[1] else 0.0
     rows, sums = weight.norm(dim=1).max(), weight.abs().sum(dim=1).max()
-    return Facts(
-        top * (1 + SLACK), float(rows), float(sums), least * (1 - SLACK) if injective else 0.0, "singular values"
-    )
+    return Facts(top * (1 + SLACK), float(rows) * (1 + SLACK), float(sums) * (1 + SLACK), floor, "singular values")
 
 
 def _scale(module: _BatchNorm) -> Facts:
@@ -55,6 +56,7 @@ def _scale(module: _BatchNorm) -> Facts:
     gain = (module.running_var.double() + module.eps).rsqrt()
     gain = gain.abs() if module.weight is None else (gain * module.weight.double()).abs()
     top, least = float(gain.max()), float(gain.min())
+    top, least = top * (1 + SLACK), least * (1 - SLACK)
     return Facts(top, top, top, least, "a diagonal")
 
 
@@ -65,8 +67,18 @@ def _convolution(module: nn.Module, x: Tensor, y: Tensor) -> Facts:
     weight, ones = module.weight.double(), torch.ones_like(x)
     rows = math.sqrt(float(_with_weight(module, weight.square(), ones, y).max()))
     sums = float(_with_weight(module, weight.abs(), ones, y).max())
-    floor = 0.0 if y[0].numel() < x[0].numel() else bound.floor
-    return Facts(bound.value, rows, sums, floor, bound.method)
+    floor = 0.0 if y[0].numel() < x[0].numel() or _dependent(module) else bound.floor
+    return Facts(bound.value, rows * (1 + SLACK), sums * (1 + SLACK), floor, bound.method)
+
+
+def _dependent(module: Convolution) -> bool:
+    """Whether the kernels of the input channels are linearly dependent: then some constant input gives zero."""
+    if module.groups != 1:
+        return False
+    turned = isinstance(module, nn.ConvTranspose1d | nn.ConvTranspose2d)
+    weight = module.weight.double() if turned else module.weight.double().transpose(0, 1)
+    values = torch.linalg.svdvals(weight.flatten(1))
+    return weight.shape[0] > weight[0].numel() or float(values[-1]) <= 1e-12 * float(values[0])
 
 
 def _with_weight(module: nn.Module, weight: Tensor, x: Tensor, like: Tensor) -> Tensor:
@@ -88,8 +100,20 @@ def _average(module: nn.Module, x: Tensor, y: Tensor) -> Facts:
         ones = torch.ones_like(x).requires_grad_()
         image = module(ones)
         (columns,) = torch.autograd.grad(image.sum(), ones)
-    sums, column = float(image.detach().max()), float(columns.max())
-    norm = math.sqrt(sums * column) * (1 + SLACK)
+    sums, column = float(image.detach().max()) * (1 + SLACK), float(columns.max()) * (1 + SLACK)
+    norm = math.sqrt(sums * column)
     copies = isinstance(module, nn.Upsample) and module.mode.startswith("nearest")
-    floor = math.sqrt(float(columns.min())) * (1 - SLACK) if copies or isinstance(module, nn.ZeroPad2d) else None
-    return Facts(norm, min(norm, sums), sums, 0.0 if y[0].numel() < x[0].numel() else floor, "row and column sums")
+    if y[0].numel() < x[0].numel():
+        floor: float | None = 0.0
+    elif copies or isinstance(module, nn.ZeroPad2d):
+        floor = math.sqrt(float(columns.min())) * (1 - SLACK)
+    else:
+        floor = _dense(_matrix(module, x)).floor if x[0].numel() <= _SMALL else None
+    return Facts(norm, min(norm, sums), sums, floor, "row and column sums")
+
+
+def _matrix(module: nn.Module, x: Tensor) -> Tensor:
+    """Of a layer that is linear, without bias."""
+    size = x[0].numel()
+    image: Tensor = module(torch.eye(size, dtype=x.dtype).reshape(size, *x.shape[1:]))
+    return image.reshape(size, -1).T

@@ -107,6 +107,33 @@ def every_layer(chain: Iterable[Layer]) -> Iterator[Layer]:
             yield from every_layer(branch)
 
 
+def linear_part(chain: Iterable[Layer], x: Tensor, *, sizes: bool = False) -> Tensor:
+    """An affine chain without its biases, which would cost digits; ``sizes``: with every weight made positive.
+
+    The second bounds the round-off of the first: entry by entry, it is a small multiple of eps times that.
+    """
+    for layer in chain:
+        if layer.kind == "sum":
+            x = torch.stack([linear_part(branch, x, sizes=sizes) for branch in layer.branches]).sum(dim=0)
+        else:
+            x = _without_bias(layer.module, sizes)(x)
+    return x
+
+
+def _without_bias(module: nn.Module, sizes: bool) -> nn.Module:
+    if isinstance(module, Rescaling):
+        width = module.high - module.low
+        return Rescaling(0.0, abs(width) if sizes else width)
+    plain = copy.deepcopy(module)
+    numbers = {name: getattr(plain, name, None) for name in ("bias", "running_mean", "weight")}
+    for name, value in numbers.items():
+        if isinstance(value, Tensor) and name != "weight":
+            value.data.zero_()
+        elif isinstance(value, Tensor) and sizes:
+            value.data.abs_()
+    return plain
+
+
 def _walk(name: str, module: nn.Module, x: Tensor) -> Iterator[Layer]:
     if isinstance(module, nn.Sequential) and _computes_as_its_class(module):
         for key, part in zip(module._modules, module, strict=True):  # named_children() leaves out repetitions

@@ -20,11 +20,12 @@ import math
 from dataclasses import dataclass, field
 
 import torch
+from torch.nn.utils.parametrize import is_parametrized
 
-from genprior.theory.proved.convolution import SLACK
-from genprior.theory.proved.layers import Layer
+from genprior.theory.proved.convolution import EPS, SLACK, round_off
+from genprior.theory.proved.layers import Layer, every_layer, linear_part
 
-NOT_INJECTIVE = "the network is affine and not injective"
+NOT_INJECTIVE = "the network is affine and not injective, as far as round-off shows"
 _LARGEST_AFFINE = 20_000_000
 
 
@@ -57,21 +58,23 @@ def proved_constants(chain: tuple[Layer, ...], radius: float) -> Proved:
 
 
 def _affine(chain: tuple[Layer, ...]) -> Proved | None:
-    """An affine network is one matrix: its singular values say all."""
+    """An affine network is one matrix: its singular values say all, up to the round-off of products and of values."""
     inside, outside = chain[0].centre, chain[-1].image
     size = inside[0].numel()
-    if size * outside[0].numel() > _LARGEST_AFFINE:
+    parts = tuple(every_layer(chain))
+    if size * outside[0].numel() > _LARGEST_AFFINE or any(is_parametrized(part.module) for part in parts):
         return None
     with torch.no_grad():
-        moved = inside + torch.eye(size, dtype=torch.float64).reshape(size, *inside.shape[1:])
-        for layer in chain:
-            moved = layer.module(moved)
-        matrix = (moved - outside).reshape(size, -1).T
+        eye = torch.eye(size, dtype=torch.float64).reshape(size, *inside.shape[1:])
+        matrix = linear_part(chain, eye).reshape(size, -1).T
+        sizes = float(linear_part(chain, eye, sizes=True).norm())
     values = torch.linalg.svdvals(matrix)
-    injective = matrix.shape[0] >= size and float(values[-1]) > 1e-12 * float(values[0])
-    reasons = {} if injective else {"iota": NOT_INJECTIVE}
-    least = float(values[-1]) * (1 - SLACK) if injective else 0.0
-    return Proved(float(values[0]) * (1 + SLACK), float(matrix.norm(dim=1).max()), 0.0, least, reasons)
+    top = float(values[0])
+    error = round_off(matrix, top) + sum(part.widths[0] + 2 for part in parts) * EPS * sizes
+    least = max(0.0, float(values[-1]) - error) if matrix.shape[0] >= size else 0.0
+    reasons = {} if least else {"iota": NOT_INJECTIVE}
+    peak = float(matrix.norm(dim=1).max())
+    return Proved(top * (1 + SLACK) + error, peak * (1 + SLACK) + error, 0.0, least, reasons)
 
 
 def _through(layer: Layer, state: Proved, radius: float) -> Proved:
