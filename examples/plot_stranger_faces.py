@@ -69,5 +69,6 @@ print(f"median error {errors(result.signal, truth).median():.4f}")
 # The same from the command line, with files in and out: :doc:`/recover`.
 
 blocks = y.repeat_interleave(4, dim=2).repeat_interleave(4, dim=3)
+# sphinx_gallery_thumbnail_path = "stranger.png"
 made = "its samples" if weights else "its samples\n(random weights)"
 strips({made: truth, "measured\n16 x 16": blocks, "recovered\n64 x 64": result.signal})
