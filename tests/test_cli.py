@@ -274,6 +274,11 @@ def test_unknown_options(words, capfd):
     assert "Traceback" not in capfd.readouterr().err
 
 
+def test_the_package_runs_as_a_module():
+    done = subprocess.run([sys.executable, "-m", "genprior", "--version"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stdout == f"genprior {genprior.__version__}\n"
+
+
 @pytest.mark.parametrize("word", ["--version", "-V"])
 def test_version(word, capfd):
     assert ends([word]) == 0

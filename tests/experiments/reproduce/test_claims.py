@@ -16,7 +16,7 @@ from genprior.experiments.reproduce import defender as defender_module
 from genprior.experiments.reproduce.claims import FAILS, HOLDS, PARTLY, first_step, graded, slope, within
 from genprior.experiments.reproduce.contest import Contest, Setting, chosen, quartiles, race, tuning_part
 from genprior.experiments.reproduce.defender import Defender
-from genprior.experiments.reproduce.judging_defence import _known
+from genprior.experiments.reproduce.judging_defence import _known, paired
 from genprior.experiments.reproduce.judging_races import _ahead, _gd_stands, _passes_adam
 from genprior.experiments.reproduce.methods import denoising_methods, grid, sensing_methods
 from genprior.experiments.reproduce.parts import Found, unique
@@ -226,6 +226,14 @@ def test_missing_digits_are_missed_before_the_first_part(tmp_path, monkeypatch):
         reproduce(("plateau", "defence"), tmp_path)
 
 
+def test_paired_differences_of_accuracies():
+    ours, theirs = np.arange(400) % 4 != 0, np.arange(400) % 2 != 0
+    mean, low, high = paired(ours, theirs)
+    assert mean == 0.25 and mean - low == pytest.approx(high - mean)
+    assert high - mean == pytest.approx(1.96 * np.sqrt(0.25 * 0.75 / 400), rel=0.01), "a quarter differ, all one way"
+    assert paired(ours, theirs[:100])[0] == 0.25 and paired(ours, ours) == (0, 0, 0)
+
+
 def test_a_race_repeats_exactly_and_runs_all_steps():
     first, second = (race(discs(), gp.ExactADMM(), 15) for _ in range(2))
     assert first.numbers == second.numbers and first.numbers["steps"] == 15
@@ -297,14 +305,12 @@ def test_nobody_pays_for_the_factorisation(monkeypatch):
 
 
 def test_the_full_run_is_estimated_at_about_an_hour():
-    """By a model that counts inner steps, factorisations, and every projection of an attack that knows the defence."""
+    """By a model that counts factorisations and every projection of an attack that knows the defence."""
     parts = unique(part for one in EXPERIMENTS.values() for part in one.parts(Setting(FULL)))
-    assert 50 * 60 < sum(part.cost for part in parts) < 68 * 60
+    assert 55 * 60 < sum(part.cost for part in parts) < 75 * 60
     costs = {part.name: part.cost for part in parts}
     bpda, run = costs["defence.bpda.exact"], costs["defence.run.exact.0"]
     assert bpda > FULL.defence.bpda_steps * run * FULL.defence.bpda_pictures / FULL.defence.chunk
-    field = "compressive-sensing.mnist.range.m392.tune"
-    assert costs[f"{field}.projected"] > 4 * costs[f"{field}.gd"]
 
 
 def test_the_large_matrix_is_factorised_once_for_tuning_and_sensing():

@@ -84,10 +84,9 @@ def test_compressive_sensing(tmp_path, capsys):
         ADAM,
         "linearized",
         EXACT,
-        EXACT_ADAM,
         AUTO,
     }
-    assert len(medians(document, "compressive-sensing.mnist.real.m392")) == 6
+    assert len(medians(document, "compressive-sensing.mnist.real.m392")) == 5
     passes = claim(document, "sensing-cost")["numbers"]["passes"]
     assert passes[EXACT] == pytest.approx([1, 1]) and passes[GD] == pytest.approx([1, 1])
     budgets = {len(numbers["scores"]) for name, numbers in document["parts"].items() if ".tune." in name}

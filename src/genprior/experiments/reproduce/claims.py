@@ -100,11 +100,6 @@ def together(verdicts: Sequence[str]) -> str:
     return verdicts[0] if len(set(verdicts)) == 1 else PARTLY
 
 
-def middle(found: Found, name: str) -> Array:
-    """The median over the pictures at each step."""
-    return np.asarray(np.median(found.arrays[name], axis=1))
-
-
 def mean(found: Found, name: str) -> Array:
     """The mean over the pictures at each step, as the paper plots."""
     return np.asarray(found.arrays[name].mean(axis=1))

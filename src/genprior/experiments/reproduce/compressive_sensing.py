@@ -15,9 +15,9 @@ from genprior.experiments.reproduce.methods import (
     ADAM,
     AUTO,
     EXACT,
-    EXACT_ADAM,
     GD,
     LINEARIZED,
+    PROJECTED,
     Method,
     sensing_methods,
 )
@@ -30,10 +30,9 @@ from genprior.problem import Problem
 from genprior.training.data import image_files
 
 PREFIX = "compressive-sensing"
-FACE_METHODS = (GD, ADAM, LINEARIZED, EXACT, EXACT_ADAM, AUTO)
-"""On faces an iteration is ten times as dear, and one of projected gradient several: it is left out; on real digits too."""
-SWEEP_METHODS = (GD, ADAM, EXACT, AUTO)
-"""At other numbers of measurements than the main one."""
+METHODS = (GD, ADAM, PROJECTED, LINEARIZED, EXACT, AUTO)
+"""On faces, on real pictures, and on digits at other numbers of measurements than the main one: all but our variant
+of exact ADMM."""
 _PRACTICE_DIGITS = 150
 """Real digits from here on are for practice."""
 
@@ -44,31 +43,26 @@ def parts(setting: Setting) -> list[Part]:
     found: list[Part] = []
     for fraction in size.digits.fractions:
         found += _field(setting, "mnist", fraction, size.digits, "range").parts(
-            digit_methods(size.settings, fraction == size.digits.main), always(size.digits.steps)
+            methods(size.settings, everyone=fraction == size.digits.main), always(size.digits.steps)
         )
     found += _field(setting, "mnist", size.digits.main, size.digits, "real").parts(
-        face_methods(size.settings), always(size.digits.steps)
+        methods(size.settings), always(size.digits.steps)
     )
     for fraction in size.faces.fractions:
         first, *rest = _field(setting, "celeba", fraction, size.faces, "range").parts(
-            face_methods(size.settings), always(size.faces.steps)
+            methods(size.settings), always(size.faces.steps)
         )
         found += [replace(first, cost=first.cost + factorising(measurements("celeba", fraction))), *rest]
     if setting.faces is not None:
         found += _field(setting, "celeba", size.faces.main, size.faces, "real").parts(
-            face_methods(size.settings), always(size.faces.steps)
+            methods(size.settings), always(size.faces.steps)
         )
     return found
 
 
-def digit_methods(count: int, main: bool) -> list[Method]:
-    """All at the main fraction, some in the sweep."""
-    return [method for method in sensing_methods(count) if main or method.key in SWEEP_METHODS]
-
-
-def face_methods(count: int) -> list[Method]:
-    """Those that run on faces."""
-    return [method for method in sensing_methods(count) if method.key in FACE_METHODS]
+def methods(count: int, *, everyone: bool = False) -> list[Method]:
+    """With ``count`` settings to choose from; those of ``METHODS`` or everyone."""
+    return [method for method in sensing_methods(count) if everyone or method.key in METHODS]
 
 
 def measurements(generator: str, fraction: float) -> int:

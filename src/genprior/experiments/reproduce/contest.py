@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from genprior.experiments.reproduce.methods import PROJECTED, Method
+from genprior.experiments.reproduce.methods import Method
 from genprior.experiments.reproduce.parts import Array, Found, Part, Results
 from genprior.experiments.reproduce.sizes import Size
 from genprior.experiments.trace import Course, Measure, Recorder
@@ -27,8 +27,6 @@ from genprior.stopping import MaxSteps, View
 _NEVER = 10**9
 _ITEM_SECONDS = {"mnist": 0.0007, "celeba": 0.0085}
 _BATCH_SECONDS = {"mnist": 0.0045, "celeba": 0.011}
-_WORK = {PROJECTED: 5.5}
-"""Passes of an iteration over those of the others: here, the mean over the settings of its inner steps, and one more."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +63,9 @@ def network(name: str, device: str) -> Generator:
     return load_generator(name, device=device)
 
 
-def seconds(generator: str, steps: int, pictures: int, key: str = "") -> float:
+def seconds(generator: str, steps: int, pictures: int) -> float:
     """About how long so many iterations take on two quiet cores: for the estimate of the time left."""
-    return _WORK.get(key, 1.0) * steps * (_BATCH_SECONDS[generator] + pictures * _ITEM_SECONDS[generator])
+    return steps * (_BATCH_SECONDS[generator] + pictures * _ITEM_SECONDS[generator])
 
 
 @dataclass
@@ -157,7 +155,7 @@ def tuning_part(name: str, method: Method, make: Make, pictures: int, steps: int
         }
         return Found(numbers, times={"seconds": sum(one.times["seconds"] for one in found)})
 
-    return Part(name, run, len(method.choices) * seconds(generator, steps, pictures, method.key))
+    return Part(name, run, len(method.choices) * seconds(generator, steps, pictures))
 
 
 def race_part(
@@ -168,7 +166,7 @@ def race_part(
     def run(results: Results) -> Found:
         return race(make(pictures, False), chosen(method, results, tuning, steps), steps)
 
-    return Part(name, run, seconds(generator, steps, pictures, method.key), () if tuning is None else (tuning,))
+    return Part(name, run, seconds(generator, steps, pictures), () if tuning is None else (tuning,))
 
 
 def chosen(method: Method, results: Results, tuning: str | None, steps: int) -> Solver:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from genprior.experiments.reproduce.contest import Contest, Setting, chosen, network, seconds, tuning_part
 from genprior.experiments.reproduce.defender import ATTACK, NORMS, Defender, Snapshots, classifier, digits, steps_of
-from genprior.experiments.reproduce.methods import ADAM, EXACT, GD, Method, denoising_methods
+from genprior.experiments.reproduce.methods import ADAM, EXACT, EXACT_L2, GD, Method, denoising_methods
 from genprior.experiments.reproduce.parts import Found, Part, Results
 from genprior.tasks.attacks import LatentAttack, ProjectedGradientAttack, accuracy, lead, predictions, straight_through
 from genprior.tasks.defence import Projection
@@ -29,10 +29,11 @@ _SNAPSHOTS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 def methods(count: int) -> list[Method]:
-    """l2 by descent, l_inf by ADMM and Auto."""
+    """l2 by descent, l_inf by ADMM and Auto; l2 by ADMM as a control."""
     found = {method.key: method for method in denoising_methods(count, "l2") if method.key in (GD, ADAM)}
     found |= {method.key: method for method in denoising_methods(count, "linf") if method.key not in (GD, ADAM)}
-    return list(found.values())
+    control = next(method for method in denoising_methods(count, "l2") if method.key == EXACT)
+    return [*found.values(), replace(control, key=EXACT_L2)]
 
 
 def parts(setting: Setting) -> list[Part]:
@@ -52,7 +53,7 @@ def parts(setting: Setting) -> list[Part]:
     found += [_part(setting, method, f"clean.{method.key}", _clean, 1, size.ours_pictures) for method in clean]
     for method in field:
         if method.key in KNOWN:
-            searches = 1 + 2 * _LATENT_STARTS * len(LATENT_WEIGHTS)  # each with its projection
+            searches = 1 + 5 * _LATENT_STARTS * len(LATENT_WEIGHTS) // 3  # each with its projection
             found.append(_part(setting, method, f"latent.{method.key}", _latent, searches, size.latent_pictures))
             tries = (
                 size.bpda_steps + size.bpda_steps // 3 + 4
@@ -65,7 +66,7 @@ def parts(setting: Setting) -> list[Part]:
 def chunks(setting: Setting, key: str) -> list[tuple[int, int]]:
     """The pictures of each part: all for the paper's methods, fewer for ours."""
     size = setting.size.defence
-    count = size.pictures if key in PAPERS else size.ours_pictures
+    count = size.pictures if key in PAPERS else size.control_pictures if key == EXACT_L2 else size.ours_pictures
     return [(start, min(count, start + size.chunk)) for start in range(0, count, size.chunk)]
 
 
@@ -133,7 +134,8 @@ def _run(defender: Defender, results: Results, *, start: int, stop: int) -> Foun
         "median_linf": float((result.signal - attacked).flatten(1).abs().amax(1).median()),
     }
     times = {"seconds": [row[2] for row in rows], "threads": torch.get_num_threads()}
-    return Found(numbers, {"right": each.cpu().numpy()}, times)
+    course = torch.stack([*(look.each.get(mark, each) for mark in marks), each])
+    return Found(numbers, {"right": each.cpu().numpy(), "right_at": course.cpu().numpy()}, times)
 
 
 def _clean(defender: Defender, results: Results) -> Found:

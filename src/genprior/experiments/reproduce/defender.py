@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from genprior import samples
 from genprior.experiments.reproduce.contest import Setting, network
-from genprior.experiments.reproduce.methods import ADAM, AUTO, EXACT, EXACT_ADAM, GD
+from genprior.experiments.reproduce.methods import ADAM, AUTO, EXACT, EXACT_ADAM, EXACT_L2, GD
 from genprior.networks.bundled import load_classifier
 from genprior.result import Result
 from genprior.solvers import Solver
@@ -21,7 +21,7 @@ from genprior.tasks.attacks import ProjectedGradientAttack, predictions
 from genprior.tasks.defence import Norm, Projection
 from genprior.training.data import Pictures, mnist
 
-NORMS: dict[str, Norm] = {GD: "l2", ADAM: "l2", EXACT: "linf", EXACT_ADAM: "linf", AUTO: "linf"}
+NORMS: dict[str, Norm] = {GD: "l2", ADAM: "l2", EXACT: "linf", EXACT_ADAM: "linf", AUTO: "linf", EXACT_L2: "l2"}
 ATTACK = ProjectedGradientAttack(size=0.2, step=0.01, steps=30)
 _BUNDLED = 300
 _PRACTICE_FROM = 9000
@@ -103,6 +103,8 @@ class Snapshots:
     best: Tensor = field(init=False)
     signals: Tensor | None = None
     rows: list[tuple[int, int, float, int]] = field(default_factory=list)
+    each: dict[int, Tensor] = field(default_factory=dict)
+    """Which pictures are read right, by step."""
 
     def __post_init__(self) -> None:
         self.best = torch.full(self.labels.shape, torch.inf, device=self.labels.device)
@@ -116,5 +118,6 @@ class Snapshots:
         items = view.items[better]
         self.best[items], self.signals[items] = objective[better], x[better]
         if view.step in self.steps:
-            right = int((predictions(self.classify, self.signals) == self.labels).sum())
+            self.each[view.step] = predictions(self.classify, self.signals) == self.labels
+            right = int(self.each[view.step].sum())
             self.rows.append((view.step, view.forwards + view.backwards, view.seconds, right))

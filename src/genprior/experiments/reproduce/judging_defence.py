@@ -19,11 +19,13 @@ from genprior.experiments.reproduce.claims import (
     percent,
     share_of,
     slope,
+    together,
     within,
 )
 from genprior.experiments.reproduce.contest import Setting
 from genprior.experiments.reproduce.defender import NORMS
-from genprior.experiments.reproduce.methods import ADAM, EXACT, GD, LABELS
+from genprior.experiments.reproduce.methods import ADAM, EXACT, EXACT_L2, GD, LABELS
+from genprior.experiments.reproduce.parts import Array
 
 _DUAL_SUM = 3.389
 
@@ -46,7 +48,7 @@ def judge_defence(setting: Setting, results: Results) -> list[Claim]:
     curves = {key: accuracy_curve(setting, results, key) for key in defence.PAPERS}
     return [
         _restores(results, curves),
-        _linf_first(curves),
+        _linf_first(setting, results, curves),
         *(_known(results, key) for key in defence.KNOWN),
     ]
 
@@ -68,26 +70,52 @@ def _restores(results: Results, curves: dict[str, Any]) -> Claim:
     )
 
 
-def _linf_first(curves: dict[str, Any]) -> Claim:
-    """At the passes that ADMM used in all, and at the end of everybody."""
-    ours = curves[EXACT]
-    budget, end = ours["passes"][-1], ours["accuracy"][-1]
-    same = {key: float(np.interp(budget, curves[key]["passes"], curves[key]["accuracy"])) for key in (ADAM, GD)}
-    last = {key: curves[key]["accuracy"][-1] for key in (ADAM, GD)}
-    checks = [end > value for value in (*same.values(), *last.values())]
-    told = ", ".join(
-        f"{LABELS[key]} {percent(1 - same[key])} at the same {budget:.0f} passes, {percent(1 - last[key])} at its end"
-        for key in (ADAM, GD)
-    )
+def right_at(setting: Setting, results: Results, key: str) -> Array:
+    """Which pictures are read right, ``(looks, pictures)``, all chunks together."""
+    names = [f"{defence.PREFIX}.run.{key}.{start}" for start, _ in defence.chunks(setting, key)]
+    return np.concatenate([results[name].arrays["right_at"] for name in names], axis=1)
+
+
+def paired(ours: Array, theirs: Array) -> tuple[float, float, float]:
+    """Difference of two accuracies on the same pictures, and its 95% interval."""
+    count = min(len(ours), len(theirs))
+    differences = ours[:count].astype(float) - theirs[:count].astype(float)
+    half = 1.96 * float(differences.std(ddof=1)) / np.sqrt(count)
+    mean = float(differences.mean())
+    return mean, mean - half, mean + half
+
+
+def _linf_first(setting: Setting, results: Results, curves: dict[str, Any]) -> Claim:
+    """At the passes that ADMM used in all, and at the end of everybody; a control tells the norm from the solver."""
+    ours, budget = right_at(setting, results, EXACT)[-1], curves[EXACT]["passes"][-1]
+    found = {}
+    for key in (ADAM, GD):
+        theirs = right_at(setting, results, key)
+        look = min(
+            int(np.searchsorted(curves[key]["passes"], budget)), len(theirs) - 1
+        )  # no fewer passes than ADMM had
+        found[f"{LABELS[key]} at the same passes"] = paired(ours, theirs[look])
+        found[f"{LABELS[key]} at its end"] = paired(ours, theirs[-1])
+    verdicts = [HOLDS if low > 0 else PARTLY if mean > 0 else FAILS for mean, low, _ in found.values()]
+    other = right_at(setting, results, EXACT_L2)[-1]
+    control = paired(ours, other)
+    told = ", ".join(f"{name} {_points(one)}" for name, one in found.items())
     return Claim(
         "defence-linf-first",
         defence.PREFIX,
         "Projection in l_inf by ADMM gives a lower test error than projection in l2 by Adam or gradient descent, with less "
         "computation.",
-        graded(checks),
-        f"Test error of exact ADMM, l_inf: {percent(1 - end)}; {told}.",
-        {"admm": end, "same_passes": same, "at_the_end": last},
+        together(verdicts),
+        f"Accuracy of exact ADMM, l_inf, {share_of(float(ours.mean()), len(ours))} on {len(ours)} digits. Points ahead on "
+        f"the same digits, 95% interval: of {told} (an interval that includes 0 counts as partly). Control: the same solver "
+        f"in l2 reaches {share_of(float(other.mean()), len(other))} on the first {len(other)}; l_inf is {_points(control)} "
+        "points ahead of that, which is what the norm does.",
+        {"admm": float(ours.mean()), "differences": found, "control": control},
     )
+
+
+def _points(one: tuple[float, float, float]) -> str:
+    return f"{100 * one[0]:+.1f} [{100 * one[1]:+.1f}, {100 * one[2]:+.1f}]"
 
 
 def _known(results: Results, key: str) -> Claim:
@@ -99,7 +127,7 @@ def _known(results: Results, key: str) -> Claim:
     worst = float(np.logical_and.reduce(list(each.values())).mean())
     target = 0.8 * bpda.numbers["unattacked_accuracy"]
     low, high = binomial(round(worst * count), count)
-    verdict = HOLDS if high < target else PARTLY if worst < target else FAILS
+    verdict = HOLDS if high < target else PARTLY if worst < target or worst == 0 else FAILS
     told = ", ".join(f"{name} {share_of(float(one.mean()), count)}" for name, one in each.items())
     ending = {HOLDS: "broken", PARTLY: "perhaps broken", FAILS: "not broken by these attacks"}[verdict]
     return Claim(

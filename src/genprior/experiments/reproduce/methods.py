@@ -30,6 +30,8 @@ GD, ADAM, PROJECTED, LINEARIZED, EXACT, EXACT_ADAM, AUTO = (
     "exact-adam",
     "auto",
 )
+EXACT_L2 = "exact-l2"
+"""The paper's solver in the other norm: to tell what the norm does from what the solver does."""
 LABELS = {
     GD: "gradient descent",
     ADAM: "Adam",
@@ -38,6 +40,7 @@ LABELS = {
     EXACT: "exact ADMM",
     EXACT_ADAM: "exact ADMM, Adam z step",
     AUTO: "Auto",
+    EXACT_L2: "exact ADMM (control)",
 }
 PAPERS = (GD, ADAM, LINEARIZED, EXACT)
 """What the paper runs; the rest is ours, or of others."""

@@ -67,8 +67,10 @@ class Reproduction:
             "experiments": list(self.experiments),
             "claims": [asdict(claim) for claim in self.claims],
             "parts": {name: found.numbers for name, found in self.parts.items()},
-            "times": {name: found.times for name, found in self.parts.items()},
-            "seconds": sum(found.times["part_seconds"] for found in self.parts.values()),
+            "times": {
+                "all": sum(found.times["part_seconds"] for found in self.parts.values()),
+                **{name: found.times for name, found in self.parts.items()},
+            },
             "environment": environment(),
         }
 
@@ -83,7 +85,7 @@ def reproduce(
     faces: str | Path | None = None,
     show: Callable[[Progress], object] = lambda progress: None,
 ) -> Reproduction:
-    """Run experiments in a folder; what is finished there is not run again."""
+    """Run experiments in a folder; what is finished there is not run again, and told with the rest."""
     unknown = [name for name in names if name not in EXPERIMENTS]
     if unknown or not names:
         raise ValueError(f"there is no experiment {', '.join(unknown)!r}: give some of {', '.join(EXPERIMENTS)}")
@@ -96,8 +98,19 @@ def reproduce(
     for name in names:
         EXPERIMENTS[name].prepare(setting)
     results = run_parts(parts, store, show)
-    claims = [claim for name in names for claim in EXPERIMENTS[name].judge(setting, results)]
-    return Reproduction(setting, tuple(names), results, claims, Path(folder))
+    whole = [name for name in EXPERIMENTS if name in names or _finished(EXPERIMENTS[name], setting, store, results)]
+    claims = [claim for name in whole for claim in EXPERIMENTS[name].judge(setting, results)]
+    return Reproduction(setting, tuple(whole), results, claims, Path(folder))
+
+
+def _finished(experiment: Experiment, setting: Setting, store: Store, results: dict[str, Found]) -> bool:
+    """Whether all parts of an experiment that was not asked for are in the folder; if so, they join the results."""
+    found = {part.name: store.read(part.name) for part in experiment.parts(setting)}
+    kept = {name: one for name, one in found.items() if one is not None}
+    if len(kept) < len(found):
+        return False
+    results.update(kept)
+    return True
 
 
 def settings_of(setting: Setting) -> dict[str, Any]:

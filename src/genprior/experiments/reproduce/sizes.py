@@ -41,6 +41,8 @@ class Defence:
     """Pictures of one part."""
     ours_pictures: int
     """For the methods that are not the paper's, and for clean pictures."""
+    control_pictures: int
+    """For the paper's solver in the other norm."""
     descent_steps: int
     admm_steps: int
     tuning_pictures: int
@@ -95,14 +97,14 @@ _STEPS = tuple(round(0.001 * 10 ** (k / 3), 6) for k in range(10))
 FULL = Size(
     name="full",
     settings=8,
-    digits=Sensing((0.1, 0.2, 0.3, 0.4, 0.5, 0.7), 0.5, 20, 300, 10, 75),
-    faces=Sensing((0.5,), 0.5, 10, 200, 5, 40),
+    digits=Sensing((0.1, 0.2, 0.3, 0.4, 0.5, 0.7), 0.5, 20, 300, 10, 60),
+    faces=Sensing((0.2, 0.5), 0.5, 10, 200, 5, 40),
     denoising=Denoising(7, 3000, 2000, 200, 0.2),
-    defence=Defence(2000, 100, 100, 450, 300, 20, 100, 50, 30, 50, 200),
+    defence=Defence(2000, 100, 100, 250, 450, 300, 20, 100, 50, 30, 50, 200),
     digit_tuning=Tuning(_STEPS, 100, 100),
     face_tuning=Tuning(_STEPS[::2], 10, 50),
     plateau=Plateau(
-        (1.0, 3.0, 10.0, 30.0, 100.0, 300.0), (1.0, 2.0, 4.0, 8.0, 16.0), 300, 8, (0.3, 1, 3, 10, 30), 800, 2000
+        (1.0, 3.0, 10.0, 30.0, 100.0, 300.0), (1.0, 2.0, 4.0, 8.0, 16.0), 300, 8, (0.3, 1, 3, 10, 30), 600, 2000
     ),
 )
 QUICK = Size(
@@ -111,7 +113,7 @@ QUICK = Size(
     digits=Sensing((0.2, 0.5), 0.5, 4, 30, 2, 10),
     faces=Sensing((0.05,), 0.05, 2, 8, 1, 3),
     denoising=Denoising(3, 60, 45, 10, 0.4),
-    defence=Defence(20, 10, 10, 50, 35, 4, 12, 2, 2, 4, 20),
+    defence=Defence(20, 10, 10, 10, 50, 35, 4, 12, 2, 2, 4, 20),
     digit_tuning=Tuning(_STEPS[::3], 4, 20),
     face_tuning=Tuning(_STEPS[::4], 1, 4),
     plateau=Plateau((3.0, 10.0, 30.0), (2.0, 4.0, 8.0), 60, 2, (1, 10), 40, 200),

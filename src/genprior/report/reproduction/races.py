@@ -8,10 +8,10 @@ import numpy as np
 
 from genprior.experiments.reproduce import compressive_sensing as sensing
 from genprior.experiments.reproduce import denoising, tuning
-from genprior.experiments.reproduce.claims import mean, middle
+from genprior.experiments.reproduce.claims import mean
 from genprior.experiments.reproduce.methods import EXACT, EXACT_ADAM, LABELS
 from genprior.experiments.reproduce.run import Reproduction
-from genprior.report.reproduction.style import common_legend, draw, figure, finish
+from genprior.report.reproduction.style import band, common_legend, draw, figure, finish
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _PIXELS = {"mnist": 784, "celeba": 12288}
 _THINGS = {"mnist": "digits", "celeba": "faces"}
 _FLOOR = 1e-12
+_LEAST_ERROR = 0.02
+"""Below this, an error in [0, 1] can no longer be seen in a picture, and would squeeze the rest."""
 
 
 def runs(done: Reproduction, field: str) -> list[str]:
@@ -34,17 +36,14 @@ def draw_sensing(done: Reproduction, generator: str, fraction: float, truth: str
     m = sensing.measurements(generator, fraction)
     for key in runs(done, field):
         found = done.parts[f"{field}.run.{key}"]
-        objective, error = np.maximum(middle(found, "objective"), _FLOOR), middle(found, "error")
-        for place, x, y in zip(
-            plots,
-            [found.arrays["passes"], found.arrays["seconds"]] * 2,
-            [objective, objective, error, error],
-            strict=True,
-        ):
-            draw(place, key, x, y)
+        for number, place in enumerate(plots):
+            x = found.arrays["seconds" if number % 2 else "passes"]
+            values = np.maximum(found.arrays["objective" if number < 2 else "error"], _FLOOR)
+            draw(place, key, x, values.mean(axis=1))
+            band(place, key, x, *np.quantile(values, (0.25, 0.75), axis=1))
     for number, place in enumerate(plots):
         across = "seconds" if number % 2 else "forward + backward passes through G"
-        up = "median objective" if number < 2 else "median relative error"
+        up = "mean objective" if number < 2 else "mean relative error"
         finish(place, f"{_THINGS[generator]} {kind}, {m} of {_PIXELS[generator]}", across, up)
     common_legend(made, plots[0], 4)
     return made
@@ -55,19 +54,19 @@ def draw_sweep(done: Reproduction) -> Figure:
     made, plots = figure(10.5, 4.4, 1, 2)
     fractions = done.setting.size.digits.fractions
     fields = [sensing.field_name("mnist", fraction, "range") for fraction in fractions]
-    for key in sensing.SWEEP_METHODS:
+    for key in sensing.METHODS:
         for place, name in zip(plots, ("objective", "error"), strict=True):
-            ends = [max(float(middle(done.parts[f"{field}.run.{key}"], name)[-1]), _FLOOR) for field in fields]
+            ends = [max(float(mean(done.parts[f"{field}.run.{key}"], name)[-1]), _FLOOR) for field in fields]
             draw(place, key, np.array([100 * fraction for fraction in fractions]), np.array(ends))
     steps = done.setting.size.digits.steps
     finish(
-        plots[0], f"digits in the range, after {steps} iterations", "measurements, % of the pixels", "median objective"
+        plots[0], f"digits in the range, after {steps} iterations", "measurements, % of the pixels", "mean objective"
     )
     finish(
         plots[1],
         f"digits in the range, after {steps} iterations",
         "measurements, % of the pixels",
-        "median relative error",
+        "mean relative error",
     )
     common_legend(made, plots[0], 4)
     return made
@@ -104,8 +103,10 @@ def draw_denoising(done: Reproduction) -> Figure:
         for key in runs(done, field):
             curve = mean(done.parts[f"{field}.run.{key}"], name)
             draw(place, key, np.maximum(np.arange(len(curve)), 0.7), np.maximum(curve, 1e-6))
+        place.axvline(100, color="grey", linestyle=":", linewidth=1)
         up = "mean |G(z) - y|_inf" if case.norm == "linf" else "mean relative error"
-        finish(place, case.title, "iteration (the start stands at 0.7)", up, log_x=True)
+        finish(place, case.title, "iteration (the start stands at 0.7; dotted: 100)", up, log_x=True)
+        place.set_ylim(bottom=max(place.get_ylim()[0], _LEAST_ERROR))
     for place in plots[len(denoising.CASES) :]:
         place.set_axis_off()
     common_legend(made, plots[0], 5)

@@ -67,20 +67,22 @@ def _sensing(done: Reproduction, claims: list[Claim]) -> Section:
         f"best of {size.settings} settings by the mean objective on {size.digits.tuning_pictures} other digits "
         f"({size.faces.tuning_pictures} other faces) after {size.digits.tuning_steps} ({size.faces.tuning_steps}) "
         "iterations; Auto has no option. The iterate shown is the best so far by objective. Faces cost ten times as "
-        "much: fewer iterations, one fraction, no projected gradient; "
-        "the sweep over the fractions has fewer methods. Real digits, which do not lie in the "
-        "range, stand apart: their objective cannot go to zero. Times are those of the iterations alone: A is factorised "
-        "before any clock starts, and what that takes is added in the tables for the methods that need it. "
+        f"much: {size.faces.steps} iterations instead of {size.digits.steps}, fewer fractions. The variant of exact ADMM "
+        "with Adam's z step runs where digits have the main number of measurements only. Real pictures, which do not "
+        "lie in the range, stand apart: their objective cannot go to zero. Times are those of the iterations alone: A "
+        "is factorised before any clock starts, and what that takes is added in the tables for the methods that need it. "
         "Why exact ADMM can be ahead: with a small penalty "
         "its w step whitens the measurements, so that z moves as if A had orthogonal rows. Why the linearized one "
         "is behind: its w goes 1/(nu_L + rho) of the gradient at a time, and z follows w."
     )
     figures = {}
     for generator, one in (("mnist", size.digits), ("celeba", size.faces)):
-        caption = f"{_NAMES[generator]} in the range, medians: objective and error against passes and time"
+        caption = (
+            f"{_NAMES[generator]} in the range, means (shaded: quartiles): objective and error against passes and time"
+        )
         figures[f"sensing-{generator}"] = (caption, races.draw_sensing(done, generator, one.main, "range"))
     figures["sensing-sweep"] = ("Digits in the range, against the number of measurements", races.draw_sweep(done))
-    caption = "Real digits, not in the range: medians"
+    caption = "Real digits, not in the range: means (shaded: quartiles)"
     figures["sensing-real"] = (caption, races.draw_sensing(done, "mnist", size.digits.main, "real"))
     return Section(sensing.PREFIX, EXPERIMENTS[sensing.PREFIX].title, text, claims, figures, _sensing_sheets(done))
 

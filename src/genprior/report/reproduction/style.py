@@ -11,6 +11,7 @@ from genprior.experiments.reproduce.methods import (
     AUTO,
     EXACT,
     EXACT_ADAM,
+    EXACT_L2,
     GD,
     LABELS,
     LINEARIZED,
@@ -30,6 +31,7 @@ _LOOKS: dict[str, tuple[str, Any, str]] = {
     EXACT: ("#1f4e9c", "-", "D"),
     EXACT_ADAM: ("#7570b3", "-.", "P"),
     AUTO: ("#000000", "-", "*"),
+    EXACT_L2: ("#1f4e9c", ":", "d"),
 }
 MOST_POINTS = 250
 
@@ -53,10 +55,23 @@ def draw(axes: Axes, key: str, x: Array, y: Array, label: str | None = None) -> 
         linestyle=dash,
         marker=mark,
         markersize=5,
-        markevery=max(1, len(places) // 7),
+        markevery=_marks(key, len(places)),
         linewidth=2.0 if key in (EXACT, AUTO) else 1.4,
         label=label or LABELS[key],
     )
+
+
+def _marks(key: str, count: int) -> tuple[int, int]:
+    """Where marks stand: at other places for each method, so that they do not cover one another."""
+    every = max(1, count // 7)
+    return list(_LOOKS).index(key) * every // len(_LOOKS), every
+
+
+def band(axes: Axes, key: str, x: Array, low: Array, high: Array) -> None:
+    """The quartiles around a curve."""
+    places = thinned(len(x))
+    x, low, high = (np.asarray(values)[places] for values in (x, low, high))
+    axes.fill_between(x, low, high, color=_LOOKS[key][0], alpha=0.12, linewidth=0)
 
 
 def finish(axes: Axes, title: str, across: str, up: str, *, log_x: bool = False, log_y: bool = True) -> None:

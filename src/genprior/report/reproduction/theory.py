@@ -29,7 +29,7 @@ def draw_defence(done: Reproduction) -> Figure:
         curve = accuracy_curve(done.setting, done.parts, key)
         pictures = sum(stop - start for start, stop in defence.chunks(done.setting, key))
         error = 100 * (1 - np.array(curve["accuracy"]))
-        label = f"{LABELS[key]}, {NORMS[key].replace('linf', 'l_inf')}"
+        label = f"{LABELS[key]}, {NORMS[key].replace('linf', 'l_inf')}, n = {pictures}"
         draw(plots[0], key, np.array(curve["passes"]), error, label)
         draw(plots[1], key, 1e3 * np.array(curve["seconds"]) / pictures, error, label)
     numbers = done.parts[f"{defence.PREFIX}.attack"].numbers
