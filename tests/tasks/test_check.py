@@ -6,8 +6,11 @@ import shlex
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from genprior import cli
+from genprior.networks.foreign import open_generator
+from genprior.report.signals import mosaic
 from genprior.tasks.check import inspect_generator, write_samples
 from genprior.tasks.settings import Source
 
@@ -46,6 +49,21 @@ def batch(): return Faulty("batch")
 def constant(): return Faulty("constant")
 def in_bytes(): return Faulty("bytes")
 def normed(): return nn.Sequential(nn.Linear(3, 64), nn.BatchNorm1d(64), nn.Unflatten(1, (1, 8, 8)))
+
+
+def signals(*shape):
+    size = torch.Size(shape).numel()
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, size), nn.Unflatten(1, shape))
+
+
+def wave(): return signals(300)
+def channels(): return signals(2, 300)
+def many_channels(): return signals(12, 40)
+def maps(): return signals(12, 5, 6)
+def volumes(): return signals(2, 3, 4, 5)
+def long(): return signals(5000)
+def number(): return signals(1)
 
 
 def diagonal():
@@ -118,8 +136,6 @@ def test_conditioning_is_that_of_the_matrix(spec):
     assert numbers["largest"] == pytest.approx(4.0) and numbers["smallest"] == pytest.approx(0.001)
     assert numbers["condition"] == pytest.approx(4000) and numbers["flat_share"] == pytest.approx(1 / 3)
     assert found.command.startswith("genprior recover signals.npy ") and "gaussian:m=2" in found.command
-    with pytest.raises(ValueError, match="are no pictures"):
-        write_samples(Source(generator=spec("diagonal")), spec)
 
 
 @pytest.mark.parametrize("look", [False, True])
@@ -145,6 +161,52 @@ def test_the_suggested_command_runs_for_signals(spec, tmp_path, monkeypatch, cap
     assert "1 of 1 items" in capfd.readouterr().out
 
 
+SIGNALS = {
+    "wave": (300,),
+    "channels": (2, 300),
+    "many_channels": (12, 40),
+    "maps": (12, 5, 6),
+    "volumes": (2, 3, 4, 5),
+    "long": (5000,),
+    "number": (1,),
+    "diagonal": (5,),
+}
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_signals_that_are_no_pictures_are_drawn(spec, tmp_path, name):
+    """An array that recover takes, with the generator's own numbers, and a sheet that is not blank."""
+    source = Source(generator=spec(name))
+    sheet = write_samples(source, tmp_path / "look", count=5)
+    saved = np.load(tmp_path / "look" / "samples" / "signals.npy")
+    assert saved.shape == (5, *SIGNALS[name]) and saved.dtype == np.float32
+    generator = open_generator(source.generator)
+    torch.testing.assert_close(torch.from_numpy(saved), generator(generator.sample_latent(5, 0)).detach())
+    with Image.open(sheet) as image:
+        drawn = np.asarray(image.convert("L"))
+    cells = [part for half in np.array_split(drawn[50:], 2) for part in np.array_split(half, 4, axis=1)]
+    inked = [bool((cell[60:150, 100:220] < 250).any()) for cell in cells]
+    assert inked == [True] * 5 + [False] * 3, "five signals in a grid of two by four"
+
+
+def test_check_writes_signals_and_its_command_takes_them(spec, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["check", spec("channels"), "--out", "look", "--json"]) == 0
+    told = json.loads(capfd.readouterr().out)
+    words = shlex.split(told["command"])
+    assert told["samples"] == "look/samples.png" and words[2] == "look/samples"
+    assert cli.main([*words[1:], "--steps", "3"]) == 0
+    assert "16 of 16 items" in capfd.readouterr().out
+
+
+def test_maps_are_laid_side_by_side():
+    maps = torch.arange(30.0).reshape(5, 2, 3)
+    sheet = mosaic(maps)
+    assert sheet.shape == (5, 11)
+    assert torch.equal(sheet[:2, 4:7], maps[1]) and torch.equal(sheet[3:, :3], maps[3])
+    assert sheet[2].isnan().all() and sheet[3:, 8:].isnan().all() and int(sheet.isnan().sum()) == 55 - 30
+
+
 def test_pictures_that_are_whole(spec, tmp_path, capfd):
     """Who forgets --simulate is told, not sent to --resize."""
     write_samples(Source(generator=spec("good")), tmp_path, count=2)
@@ -155,6 +217,13 @@ def test_pictures_that_are_whole(spec, tmp_path, capfd):
     assert "Add --simulate" in said
 
 
-def test_kept_values_of_pictures_are_no_fault(spec):
-    found = inspect_generator(Source(generator=spec("in_bytes"), signal_range="keep"))
+def test_kept_values_of_pictures_are_no_fault(spec, tmp_path):
+    """A picture file could not hold them, so they are an array; the sheet shows them from their least to their largest."""
+    source = Source(generator=spec("in_bytes"), signal_range="keep")
+    found = inspect_generator(source)
     assert found.report.ok, str(found.report)
+    sheet = write_samples(source, tmp_path)
+    assert [path.name for path in (tmp_path / "samples").iterdir()] == ["signals.npy"]
+    assert np.load(tmp_path / "samples" / "signals.npy").max() > 100
+    with Image.open(sheet) as image:
+        assert 50 < np.asarray(image).mean() < 200

@@ -207,6 +207,21 @@ def test_labels_beside_the_pictures_are_told(tmp_path, capfd):
     assert "recovered: 2 of 2 items" in shown and "note: passed over: " in shown and "labels has shape (2,)" in shown
 
 
+def test_one_array_of_several_by_its_key(tmp_path, capfd):
+    pictures = samples.digits(3)[0].numpy()
+    np.savez(tmp_path / "a.npz", clean=pictures, noisy=pictures[:2], labels=np.arange(3))
+    words = ["denoise", f"{tmp_path / 'a.npz'}:noisy", "--steps", "2", "--out", tmp_path / "out"]
+    for _ in range(2):  # the second time it is done already
+        assert ends(words) == 0
+        shown = flat(capfd.readouterr().out)
+        assert "recovered: 2 of 2 items" in shown and "passed over" not in shown
+    with np.load(tmp_path / "out" / "recovered" / "a.npz") as file:
+        assert list(file) == ["noisy"] and file["noisy"].shape == (2, 1, 28, 28)
+    assert ends(["denoise", f"{tmp_path / 'a.npz'}:noise", "--out", tmp_path / "other"]) == 1
+    assert "a.npz has no array 'noise': give one of clean, labels, noisy" in flat(capfd.readouterr().err)
+    assert not (tmp_path / "other" / "recovered").exists()
+
+
 class Odd(Exception):
     """Not one of the family that commands expect."""
 

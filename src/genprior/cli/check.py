@@ -36,7 +36,7 @@ class Check:
     label: int | None = None
     """Class, for a conditional generator."""
     out: Path | None = None
-    """Folder for pictures that the generator makes: samples/ and samples.png."""
+    """Folder for what the generator makes: samples/ (pictures, or an array where they are none) and samples.png."""
     seed: int = 0
     """Seed of the latents looked at."""
     device: str = "cpu"

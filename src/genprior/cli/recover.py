@@ -25,7 +25,7 @@ class Common:
     """Options of both commands."""
 
     inputs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="INPUT...")]
-    """Pictures (.png, .jpg, ...), arrays (.npy, .npz, .safetensors, .h5), or folders of them."""
+    """Pictures (.png, .jpg, ...), arrays (.npy, .npz, .safetensors, .h5; one of several: scans.npz:images), or folders."""
     out: Path
     """Folder for recovered/, result.json and report.html. The same command with the same folder goes on."""
     generator: str = "mnist"

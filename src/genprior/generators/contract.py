@@ -20,6 +20,9 @@ from genprior.generators.jacobian import Linearised, jacobian, pushed
 from genprior.generators.laws import Law, Normal
 from genprior.generators.metric import mean_gram
 
+_STILL = 1e-30
+"""Directions of the metric below this do not move the signal."""
+
 
 class Generator:
     """A generator ``G`` from latents ``(B, *latent_shape)`` to signals ``(B, *signal_shape)``.
@@ -190,11 +193,15 @@ class Generator:
         return self._known["metric"]
 
     def metric_modes(self) -> tuple[Tensor, Tensor]:
-        """Eigenvalues (rising, all above zero) and eigenvectors of the remembered metric."""
+        """Eigenvalues (rising, all above zero) and eigenvectors of the remembered metric.
+
+        Where no direction moves the signal (all weights are zero), none counts more than another: all values are one.
+        """
         if "values" not in self._known:
             metric = self._known["metric"] if "metric" in self._known else self.metric()
             values, vectors = torch.linalg.eigh(metric.cpu().double())  # small, and not every device has float64
-            self._known["values"] = values.clamp_min(1e-30).to(metric)
+            moves = bool(values[-1] > _STILL)
+            self._known["values"] = (values.clamp_min(_STILL) if moves else torch.ones_like(values)).to(metric)
             self._known["vectors"] = vectors.to(metric)
         return self._known["values"], self._known["vectors"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -15,6 +15,11 @@ from torch import Tensor
 from genprior.items.guard import Misfit, Unreadable, reading
 
 _PIECE = 2**20
+_SHOWN = 8
+_ONLY = ""
+"""The key in a file that has no keys."""
+_MEMBER = ".npy"
+"""What numpy.savez puts behind every key."""
 _SCALES = {"uint8": 255.0, "uint16": 65535.0}
 
 
@@ -64,8 +69,8 @@ class NpyArray:
 class NpzArray:
     """One array of a .npz file, which is packed: read forward in pieces, from the start again where one goes back."""
 
-    def __init__(self, path: Path, member: str) -> None:
-        self._path, self._member, self.key = path, member, member.removesuffix(".npy")
+    def __init__(self, path: Path, key: str) -> None:
+        self._path, self._member, self.key = path, key + _MEMBER, key
         self._stream: IO[bytes] | None = None
         self._next = 0
         stream, self.shape, fortran, kind = self._open()
@@ -182,14 +187,34 @@ _TORCH_NAMES = {
 }
 
 
-def open_arrays(path: Path) -> list[Array]:
-    """The arrays in a file, in the order of their keys."""
-    kind, opener = _OPENERS[path.suffix.lower()]
+def open_arrays(path: Path, keys: Sequence[str] | None = None) -> list[Array]:
+    """The arrays in a file, in the order of their keys; or only those with the given keys, in the order given.
+
+    What else lies there is not looked at then, so it does not matter whether it could be read.
+    """
+    kind, names, opener = _KINDS[path.suffix.lower()]
     with reading(path, kind):
-        arrays = opener(path)
-    if not arrays:
+        there = names(path)
+    if not there:
         raise Unreadable(f"{path} holds no array: nothing to do")
-    return arrays
+    wanted = there if keys is None else _chosen(path, keys, there)
+    with reading(path, kind):
+        return [opener(path, name) for name in wanted]
+
+
+def _chosen(path: Path, keys: Sequence[str], there: list[str]) -> list[str]:
+    if there == [_ONLY]:
+        raise ValueError(f"{path} holds one array, which has no key: leave out :{keys[0]}")
+    wanted: list[str] = []
+    for key in keys:
+        name = key if key in there else key.strip("/")  # data sets of HDF5 are often written with a slash in front
+        if name not in there:
+            more = f" and {len(there) - _SHOWN} more" if len(there) > _SHOWN else ""
+            raise ValueError(f"{path} has no array {key!r}: give one of {', '.join(there[:_SHOWN])}{more}")
+        if name in wanted:
+            raise ValueError(f"{path}:{name} was given twice: give every array once")
+        wanted.append(name)
+    return wanted
 
 
 def hdf5() -> Any:
@@ -218,23 +243,21 @@ def as_values(block: Tensor, dtype: str, name: str, *, measured: bool) -> Tensor
     return block.float() / _SCALES[dtype]
 
 
-def _open_npz(path: Path) -> list[Array]:
+def _npz_names(path: Path) -> list[str]:
     with zipfile.ZipFile(path) as archive:
-        names = sorted(name for name in archive.namelist() if name.endswith(".npy"))
-    return [NpzArray(path, name) for name in names]
+        return sorted(name.removesuffix(_MEMBER) for name in archive.namelist() if name.endswith(_MEMBER))
 
 
-def _open_safetensors(path: Path) -> list[Array]:
+def _safetensors_names(path: Path) -> list[str]:
     with safe_open(path, framework="pt") as file:
-        names = sorted(file.keys())
-    return [SafetensorsArray(path, name) for name in names]
+        return sorted(file.keys())
 
 
-def _open_hdf5(path: Path) -> list[Array]:
+def _hdf5_names(path: Path) -> list[str]:
     h5py, found = hdf5(), []
     with h5py.File(path, "r") as file:
         file.visititems(lambda name, part: found.append(name) if isinstance(part, h5py.Dataset) else None)
-    return [Hdf5Array(path, name) for name in sorted(found)]
+    return sorted(found)
 
 
 def _tensor(array: np.ndarray[Any, Any]) -> Tensor:
@@ -245,11 +268,11 @@ def _tensor(array: np.ndarray[Any, Any]) -> Tensor:
     return torch.from_numpy(native.astype(np.complex64) if native.dtype.kind == "c" else native)
 
 
-_OPENERS: dict[str, tuple[str, Callable[[Path], list[Array]]]] = {
-    ".npy": ("an array", lambda path: [NpyArray(path)]),
-    ".npz": ("arrays", _open_npz),
-    ".safetensors": ("safetensors", _open_safetensors),
-    ".h5": ("HDF5", _open_hdf5),
-    ".hdf5": ("HDF5", _open_hdf5),
+_KINDS: dict[str, tuple[str, Callable[[Path], list[str]], Callable[[Path, str], Array]]] = {
+    ".npy": ("an array", lambda path: [_ONLY], lambda path, name: NpyArray(path)),
+    ".npz": ("arrays", _npz_names, NpzArray),
+    ".safetensors": ("safetensors", _safetensors_names, SafetensorsArray),
+    ".h5": ("HDF5", _hdf5_names, Hdf5Array),
+    ".hdf5": ("HDF5", _hdf5_names, Hdf5Array),
 }
-ARRAY_ENDINGS = tuple(_OPENERS)
+ARRAY_ENDINGS = tuple(_KINDS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import hashlib
 import itertools
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from torch import Tensor
 from genprior.items.arrays import ARRAY_ENDINGS, Array, as_values, open_arrays
 from genprior.items.guard import EXHAUSTED, Misfit, Unreadable, reading
 from genprior.items.layout import Layout, fit
+from genprior.items.named import Named, find_files
 from genprior.items.pictures import WRITTEN_AS, Wanted, check_file, decode
 
 Shape = tuple[int, ...]
@@ -175,19 +175,19 @@ def open_items(
     """The items of files and folders, in the order given, folders by name.
 
     Only heads of files are looked at. Files that cannot be used are refused here, before any work; with ``skip`` they stay
-    in the list and say so when they are read. What lies in the folder ``without`` is passed over: results may go into a
-    folder inside the inputs.
+    in the list and say so when they are read. ``arrays.npz:key`` means one array of a file. What lies in the folder
+    ``without`` is passed over: results may go into a folder inside the inputs.
     """
     if not inputs:
         raise ValueError("no input: give files or folders")
     parts: list[Part] = []
     problems: list[str] = []
-    for path, output in _files([Path(path) for path in inputs], without):
+    for file in find_files(inputs, without):
         try:
-            parts += _parts(path, output, expected)
+            parts += _parts(file, expected)
         except Unreadable as problem:
             problems.append(str(problem))
-            parts.append(Part(path, output, 1, problem=str(problem)))
+            parts.append(Part(file.path, file.output, 1, problem=str(problem)))
     if problems and not (skip and len(problems) < len(parts)):
         more = f" (and {len(problems) - _SHOWN} more)" if len(problems) > _SHOWN else ""
         hint = "" if skip else "; --skip leaves such files out"
@@ -196,69 +196,29 @@ def open_items(
     return Items(parts, expected)
 
 
-def _files(inputs: list[Path], without: Path | None) -> list[tuple[Path, str]]:
-    """Files and the names of their outputs: a lone folder's content lies flat, of several each keeps its name."""
-    found: list[tuple[Path, str]] = []
-    for path in inputs:
-        if path.is_dir():
-            prefix = "" if len(inputs) == 1 else f"{path.resolve().name}/"
-            inside = sorted(file for file in path.rglob("*") if _wanted(file, path) and not _within(file, without))
-            if not inside:
-                raise ValueError(f"{path} holds no file that can be read ({_endings()})")
-            found += [(file, prefix + file.relative_to(path).as_posix()) for file in inside]
-        elif not path.exists():
-            raise FileNotFoundError(f"there is no file or folder {path}")
-        elif path.suffix.lower() not in (*WRITTEN_AS, *ARRAY_ENDINGS):
-            raise ValueError(f"{path} is of no known kind: give {_endings()}")
-        else:
-            found.append((path, path.name))
-    _refuse_twice(found)
-    return found
-
-
-def _refuse_twice(found: list[tuple[Path, str]]) -> None:
-    seen: set[str] = set()
-    for path, _ in found:
-        place = os.path.abspath(path)  # links are left alone: a folder of links is no mistake
-        if place in seen:
-            raise ValueError(f"{path} was given twice: give every file once")
-        seen.add(place)
-
-
-def _wanted(file: Path, folder: Path) -> bool:
-    hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
-    return not hidden and file.suffix.lower() in (*WRITTEN_AS, *ARRAY_ENDINGS) and file.is_file()
-
-
-def _within(file: Path, folder: Path | None) -> bool:
-    return folder is not None and folder.resolve() in file.resolve().parents
-
-
-def _endings() -> str:
-    return ", ".join((*WRITTEN_AS, *ARRAY_ENDINGS))
-
-
-def _parts(path: Path, output: str, expected: Expected) -> list[Part]:
-    suffix = path.suffix.lower()
+def _parts(file: Named, expected: Expected) -> list[Part]:
+    path, suffix = file.path, file.path.suffix.lower()
     if suffix in ARRAY_ENDINGS:
-        return _array_parts(path, output, expected)
+        return _array_parts(file, expected)
     wanted = expected.picture
     if wanted is None:
         raise Unreadable(
             f"{path} is a picture, but items of shape {expected.shape} are expected: give an array, or --simulate to "
             "measure the picture first"
         )
-    return [Part(path, output[: -len(suffix)] + WRITTEN_AS[suffix], 1, deep=check_file(path, wanted))]
+    return [Part(path, file.output[: -len(suffix)] + WRITTEN_AS[suffix], 1, deep=check_file(path, wanted))]
 
 
-def _array_parts(path: Path, output: str, expected: Expected) -> list[Part]:
-    """The arrays of a file that can be items; what else lies there, such as labels, is passed over."""
+def _array_parts(file: Named, expected: Expected) -> list[Part]:
+    """The arrays of a file that can be items; what else lies there, such as labels, is passed over, unless it was named."""
     parts: list[Part] = []
     misfits: list[str] = []
-    for array in open_arrays(path):
+    for array in open_arrays(file.path, file.keys):
         try:
-            parts.append(_array_part(path, output, array, expected))
+            parts.append(_array_part(file.path, file.output, array, expected))
         except Misfit as problem:
+            if file.keys is not None:
+                raise
             misfits.append(str(problem))
     if not parts:
         raise Misfit(misfits[0])

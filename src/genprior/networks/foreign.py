@@ -15,13 +15,14 @@ from genprior.checkpoint import fingerprint
 from genprior.generators.alias import frozen_alias
 from genprior.generators.contract import Generator
 from genprior.generators.laws import Law
+from genprior.items.named import split_key
 from genprior.networks.bundled import find, load_generator
 from genprior.networks.exported import exported_latent
 from genprior.networks.labels import ways
 from genprior.networks.modules import SCRIPT_ENDINGS, build_from_python, is_python, load_program, source_file
 from genprior.networks.ranges import Bounds, Range, with_range
 from genprior.networks.shapes import find_latent_shape, run_on
-from genprior.networks.weights import load_weights, split_key
+from genprior.networks.weights import load_weights
 
 
 @dataclass(frozen=True)

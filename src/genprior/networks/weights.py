@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from genprior.items.guard import Unreadable
+from genprior.items.named import split_key
 
 _WRAPPER = "module."
 """What torch.nn.DataParallel puts before every name."""
@@ -41,12 +42,6 @@ def load_weights(module: nn.Module, path: Path) -> None:
     nearest = max((fitting or found).values(), key=lambda tensors: len(set(tensors) & set(expected)))
     _check_fit(expected, nearest, file)
     module.load_state_dict(nearest)
-
-
-def split_key(path: Path) -> tuple[Path, str | None]:
-    """``checkpoint.pt:g_ema`` as the file and the set inside it that is meant; None where none is named."""
-    place, colon, key = str(path).rpartition(":")
-    return (Path(place), key) if colon and not path.is_file() and Path(place).is_file() else (path, None)
 
 
 def read_weights(path: Path) -> dict[str, dict[str, Tensor]]:

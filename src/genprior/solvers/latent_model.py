@@ -29,6 +29,16 @@ def solve_spd(matrix: Tensor, right: Tensor) -> Tensor:
     return torch.where((failed == 0)[:, None], solution, diagonal)
 
 
+def spd_inverse(matrix: Tensor, otherwise: Tensor) -> Tensor:
+    """``matrix^-1`` per item for a positive definite matrix; ``otherwise`` where it is none, or its inverse not finite."""
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    whole = (failed == 0)[:, None, None]
+    unit = torch.eye(matrix.shape[1]).to(matrix)
+    inverse = torch.cholesky_inverse(torch.where(whole, factor, unit))  # one singular factor would end it for all items
+    usable = whole & torch.isfinite(inverse).flatten(1).all(dim=1)[:, None, None]
+    return torch.where(usable, inverse, otherwise)
+
+
 def proximal_direction(
     hessian: Tensor | Callable[[Tensor], Tensor],
     gradient: Tensor,

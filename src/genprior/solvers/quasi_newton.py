@@ -14,7 +14,7 @@ from genprior.solvers.base import Pull, Solver, State, following, opening, unkno
 from genprior.solvers.envelope import Sight
 from genprior.solvers.estimates import latent_residual
 from genprior.solvers.exact import Memory
-from genprior.solvers.latent_model import bfgs_inverse, newton_direction, proximal_direction
+from genprior.solvers.latent_model import bfgs_inverse, newton_direction, proximal_direction, spd_inverse
 from genprior.terms import Zero
 
 _ARMIJO = 1e-4
@@ -297,10 +297,8 @@ class QuasiNewton(Solver):
         gram = envelope.gauss_newton(problem.rows(index), s.base_z[index].reshape(-1, *s.z.shape[1:]), s.rho[index])
         largest = gram.diagonal(dim1=1, dim2=2).amax(dim=1)
         damping = _FLOOR * largest + self._own_curvature(problem, s)[index]
-        factor, failed = torch.linalg.cholesky_ex(gram + torch.diag_embed(damping[:, None].expand(gram.shape[:2])))
-        inverse = torch.cholesky_inverse(factor)
-        usable = (failed == 0) & torch.isfinite(inverse).flatten(1).all(dim=1)
-        inverse = torch.where(usable[:, None, None], inverse, s.inverse[index])
+        damped = gram + torch.diag_embed(damping[:, None].expand(gram.shape[:2]))
+        inverse = spd_inverse(damped, otherwise=s.inverse[index])
         return replace(s, inverse=s.inverse.index_copy(0, index, inverse))
 
     def _ridge(self, problem: Problem, s: QuasiNewtonState, energy: Tensor, share: Tensor) -> Tensor:
@@ -344,11 +342,9 @@ class QuasiNewton(Solver):
             plain = newton_direction(self._first_inverse(problem, s.curvature), gradient)
             direction = torch.where((slope < 0)[:, None], newton, plain)
             return direction, _batch.dot(gradient, direction)
-        factor, failed = torch.linalg.cholesky_ex(s.inverse)
-        hessian = torch.cholesky_inverse(factor)
         scale = 1 / s.inverse.diagonal(dim1=1, dim2=2).amax(dim=1).clamp_min(1e-30)
         plain = torch.diag_embed(scale[:, None].expand_as(z))
-        hessian = torch.where((failed == 0)[:, None, None], hessian, plain)
+        hessian = spd_inverse(s.inverse, otherwise=plain)
         direction = proximal_direction(hessian, gradient, z, newton, term, s.z.shape)
         there, here = (term(point.reshape(s.z.shape)) for point in (z + direction, z))
         return direction, _batch.dot(gradient, direction) + there - here

@@ -10,16 +10,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from genprior._files import write_atomically
 from genprior.checks import check_generator
 from genprior.checks.report import Finding, Report
 from genprior.generators import Generator
 from genprior.items.pictures import encode
 from genprior.networks.foreign import Opened, open_with_notes
 from genprior.networks.ranges import Range, makes_pictures
-from genprior.report.sheets import contact_sheet
+from genprior.report.sheets import contact_sheet, stretched
+from genprior.report.signals import signal_sheet
 from genprior.tasks.settings import Source
 
 _LARGEST = 512
@@ -90,18 +93,39 @@ def inspect_generator(source: Source, *, device: str = "cpu", seed: int = 0, sam
 
 
 def write_samples(source: Source, out: Path, *, count: int = 16, device: str = "cpu", seed: int = 0) -> Path:
-    """Pictures that the generator makes: ``samples/00.png`` and so on, and all of them on one sheet, whose path is given."""
+    """What the generator makes, in ``samples/``, and all of it on one sheet, whose path is given.
+
+    Pictures are ``00.png`` and so on; other signals, and values that a picture cannot hold, one array ``signals.npy``.
+    """
     generator = _open(source, device).generator
-    if not makes_pictures(generator.signal_shape):
-        raise ValueError(f"signals of shape {generator.signal_shape} are no pictures: leave out --out")
     (out / _FOLDER).mkdir(parents=True, exist_ok=True)
+    sheet = out / f"{_FOLDER}.png"
     with torch.no_grad():
-        pictures = torch.cat([generator(z[None]) for z in generator.sample_latent(count, seed)])
-    for number, picture in enumerate(pictures):
-        encode(picture, out / _FOLDER / f"{number:02d}.png")
-    sheet = out / "samples.png"
-    contact_sheet(pictures, sheet)
+        signals = torch.cat([generator(z[None]) for z in generator.sample_latent(count, seed)])
+    pictures = makes_pictures(generator.signal_shape)
+    if pictures and _in_unit_range(signals):
+        for number, picture in enumerate(signals):
+            encode(picture, out / _FOLDER / f"{number:02d}.png")
+        contact_sheet(signals, sheet)
+        return sheet
+    _save_array(signals, out / _FOLDER / "signals.npy")
+    if pictures:
+        contact_sheet(stretched(signals), sheet)
+    else:
+        signal_sheet(signals, sheet)
     return sheet
+
+
+def _save_array(signals: Tensor, path: Path) -> None:
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as file:
+            np.save(file, signals.cpu().numpy())
+
+    write_atomically(path, write)
+
+
+def _in_unit_range(signals: Tensor) -> bool:
+    return float(signals.min()) >= -_SLACK and float(signals.max()) <= 1 + _SLACK
 
 
 def _open(source: Source, device: str) -> Opened:
@@ -125,10 +149,8 @@ def _pictures(generator: Generator, seed: int, *, kept: bool) -> Finding:
             x = generator(generator.sample_latent(16, seed))
     except (ValueError, TypeError) as problem:
         return Finding(law, False, str(problem), "see the message")
-    low, high = float(x.min()), float(x.max())
-    fits = kept or (low >= -_SLACK and high <= 1 + _SLACK)
     advice = "tell the range of the module's values, for example --range 0 255, or scale them in build()"
-    return Finding(law, fits, f"[{low:.3g}, {high:.3g}]", advice)
+    return Finding(law, kept or _in_unit_range(x), f"[{float(x.min()):.3g}, {float(x.max()):.3g}]", advice)
 
 
 def _conditioning(generator: Generator, seed: int) -> dict[str, float] | None:
@@ -172,8 +194,8 @@ def _rate(call: Callable[[], object], seconds: float) -> float:
 
 def _command(source: Source, generator: Generator, samples: Path | None) -> str:
     """It begins with undamaged signals, which everybody has: they are measured first, and the true error is told."""
-    pictures = makes_pictures(generator.signal_shape)
-    inputs = "signals.npy" if not pictures else "pictures/" if samples is None else str(samples / _FOLDER)
+    own = "pictures/" if makes_pictures(generator.signal_shape) else "signals.npy"
+    inputs = own if samples is None else str(samples / _FOLDER)
     words = ["genprior", "recover", inputs, "--generator", source.generator]
     words += [] if source.weights is None else ["--weights", source.weights]
     words += [] if source.latent_shape is None else ["--latent-shape", *map(str, source.latent_shape)]
