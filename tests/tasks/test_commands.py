@@ -33,7 +33,7 @@ def digits(tmp_path):
 
 
 def test_the_documented_form(digits, tmp_path, capfd):
-    words = "--generator mnist --operator gaussian:m=392,seed=0 --simulate --time 0.5 --out"
+    words = "--generator mnist --operator gaussian:m=392,seed=0 --simulate --steps 20 --time 60 --out"
     assert ends(["recover", digits, *words.split(), tmp_path / "out"]) == 0
     shown = capfd.readouterr()
     assert shown.err == "" and "recovered: 3 of 3 items" in shown.out and "report: " in shown.out
