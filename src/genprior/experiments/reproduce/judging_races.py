@@ -225,7 +225,8 @@ def _healthy(results: Results) -> Claim:
         f"In the second half of the run, after the small penalties, w differs from y in at least {noisy} of all "
         f"steps and pictures with noise, in {exact} without (there y is the answer, and the prox gives it once rho "
         f"|G(z) - y|_1 is below 1); the largest dual is {most[EXACT]:.3g}, {claims.percent(used)} of the rule's "
-        f"bound; with Adam's z step and a constant dual step it is {most[EXACT_ADAM]:.3g} (a multiplier of the l_inf norm has |lam|_1 <= 1).",
+        f"bound; with Adam's z step and a constant dual step it is {most[EXACT_ADAM]:.3g} (a multiplier of the "
+        "l_inf norm has |lam|_1 <= 1).",
         {"share_active": active, "largest_dual": most, "share_of_bound": used},
         ours=True,
     )
