@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import genprior as gp
+from genprior.networks.adapt import FromRange
 from genprior.theory import certify, constants, loss_constants
 from genprior.theory.certifying import own_signal_problem
 from tests.theory.networks import Mild, bent, dense
@@ -350,3 +351,48 @@ def test_the_document_has_no_surprises():
     assert document["status"] == "guaranteed" and 0 < document["bounds"]["rate"] < 1
     assert set(document["steps"]) == {"rho", "sigma", "alpha", "beta"}
     assert all(math.isfinite(value) for value in document["bounds"]["plateaus"].values())
+
+
+def pooled(divisor):
+    net = nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.AvgPool2d(2, 1, 1, divisor_override=divisor))
+    return gp.Generator(net, 4, (1, 3, 3), dtype=torch.float64)
+
+
+def test_constants_known_before_belong_to_options_and_hooks_too():
+    line = dense(orthonormal(5, 2))
+    near, far = (gp.Generator(FromRange(line, 0.0, high), 2, 5) for high in (1.0, 0.001))
+    for first, second in ((near, far), (pooled(None), pooled(1))):
+        known = constants(first, 1.0, **CHEAP)
+        assert certify(first, 1.0, known=known).generator is known
+        with pytest.raises(ValueError, match="constants of another generator"):
+            certify(second, 1.0, known=known)
+    hooked = gp.Generator(nn.Sequential(line), 2, 5)
+    known = constants(hooked, 1.0, **CHEAP)
+    line.register_forward_hook(lambda module, given, result: 100 * result)
+    with pytest.raises(ValueError, match="constants of another generator"):
+        certify(hooked, 1.0, known=known)
+
+
+def test_constants_known_before_are_compared_by_what_the_generator_gives():
+    """A list inside a module is seen by no mark."""
+
+    class Listed(nn.Linear):
+        gains: list
+
+        def forward(self, z):
+            return self.gains[0] * super().forward(z)
+
+    net = Listed(2, 5).double()
+    net.gains = [1.0]
+    generator = gp.Generator(net, 2, 5)
+    known = constants(generator, 1.0, **CHEAP)
+    generator.module.gains[0] = 3.0
+    with pytest.raises(ValueError, match="gives signals that differ by up to"):
+        certify(generator, 1.0, known=known)
+
+
+def test_a_hook_of_the_backward_pass_is_seen():
+    """It changes the steps, not the values."""
+    line = dense(orthonormal(5, 2))
+    line.register_full_backward_hook(lambda module, inward, outward: (1000 * inward[0],))
+    assert certify(gp.Generator(nn.Sequential(line), 2, 5), 3.0, **CHEAP).status != "guaranteed"

@@ -20,7 +20,13 @@ from genprior.stopping import MaxSteps
 from genprior.terms import Ball
 from genprior.theory.assumptions import assumptions_of, dual_bound, is_quadratic, round_off_floor
 from genprior.theory.certificate import CONDITIONAL, GUARANTEED, NONE, Certificate
-from genprior.theory.generator_constants import GeneratorConstants, constants, default_radius, weights_mark
+from genprior.theory.generator_constants import (
+    GeneratorConstants,
+    constants,
+    default_radius,
+    known_values,
+    weights_mark,
+)
 from genprior.theory.loss_constants import LossConstants, loss_constants
 from genprior.theory.theorem import Guarantee, Setting, corrected, sharpened
 
@@ -101,6 +107,13 @@ def certify(
 def _check_known(known: GeneratorConstants, generator: Generator, radius: float) -> None:
     if known.weights != weights_mark(generator):
         raise ValueError("known has the constants of another generator, or of other weights: compute them again")
+    now, then = known_values(generator, known.seen.points), known.values
+    share = 1e3 * torch.finfo(generator.dtype).eps * float(then.abs().max())
+    if not torch.allclose(now, then, rtol=0.0, atol=share, equal_nan=True):
+        raise ValueError(
+            f"known has the constants of another generator: this one gives signals that differ by up to "
+            f"{float((now - then).abs().max()):.2g}: compute them again"
+        )
     if known.radius < radius and not known.everywhere:
         raise ValueError(f"known holds for |z| <= {known.radius:g}, but radius is {radius:g}: compute it for that ball")
 

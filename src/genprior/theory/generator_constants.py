@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from genprior import _validate
 from genprior.checkpoint import fingerprint
 from genprior.generators import Generator, TruncatedNormal
-from genprior.theory.proved.layers import Layer, every_layer, layers_of
+from genprior.theory.proved.layers import HOOKS, Layer, every_layer, layers_of
 from genprior.theory.proved.recursion import NOT_INJECTIVE, Proved, proved_constants
 from genprior.theory.sampled import Sampled, sample_constants
 
@@ -62,6 +63,8 @@ class GeneratorConstants:
     chain: tuple[Layer, ...]
     weights: str
     """A mark of the generator that they belong to."""
+    values: Tensor
+    """What it gave at the first of the sampled points, to know it again by."""
 
     def to_dict(self) -> dict[str, object]:
         """For JSON."""
@@ -119,6 +122,8 @@ def constants(
     return _labelled(generator, radius, seen, proved, everywhere, chain)
 
 
+_KEPT = 4
+"""Points whose signals are kept."""
 _NOT_ASKED = dict.fromkeys(("iota", "kappa", "nu_G"), "not asked for")
 
 
@@ -173,15 +178,21 @@ def _labelled(
         seen=seen,
         chain=chain,
         weights=weights_mark(generator),
+        values=known_values(generator, seen.points),
     )
 
 
 def weights_mark(generator: Generator) -> str:
-    """The same for the same architecture with the same numbers."""
+    """The same for the same architecture with the same numbers, options and counts of hooks."""
     module = generator.module
-    return fingerprint(
-        repr(module), generator.latent_shape, generator.signal_shape, sorted(module.state_dict().items())
-    )
+    hooks = [len(getattr(part, name)) for part in module.modules() for name in HOOKS]
+    return fingerprint(repr(module), module, generator.latent_shape, generator.signal_shape, hooks)
+
+
+def known_values(generator: Generator, points: Tensor) -> Tensor:
+    """The signals of the first points."""
+    with torch.no_grad():
+        return generator.recounted()(points[:_KEPT].to(generator.device)).cpu()
 
 
 def _refuted(generator: Generator, proved: Proved, chain: tuple[Layer, ...]) -> tuple[str, str]:

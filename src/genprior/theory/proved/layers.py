@@ -30,6 +30,8 @@ _AVERAGES = (nn.Upsample, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.A
 _PADS = (_ReflectionPadNd, _ReplicationPadNd)
 _CALLED = ("forward", "__call__", "_conv_forward", "_output_padding")
 """Methods that decide what a layer computes."""
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+"""Where torch keeps what else decides it; those of the backward pass change the steps of a solver."""
 _WEIGHTLESS_MODES = ("nearest", "nearest-exact", "linear", "bilinear", "trilinear")
 
 
@@ -223,5 +225,4 @@ def _computes_as_its_class(module: nn.Module) -> bool:
 
 def _is_changed(module: nn.Module) -> bool:
     """By a hook, as the old weight_norm does, or by a method put on the instance."""
-    hooked = module._forward_hooks or module._forward_pre_hooks
-    return bool(hooked) or any(name in vars(module) for name in _CALLED)
+    return any(getattr(module, name) for name in HOOKS) or any(name in vars(module) for name in _CALLED)
