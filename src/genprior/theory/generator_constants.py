@@ -12,6 +12,7 @@ from torch import Tensor
 from genprior import _validate
 from genprior.checkpoint import fingerprint
 from genprior.generators import Generator, TruncatedNormal
+from genprior.theory.proved.activations import activation_of
 from genprior.theory.proved.layers import HOOKS, Layer, every_layer, layers_of
 from genprior.theory.proved.recursion import NOT_INJECTIVE, Proved, proved_constants
 from genprior.theory.sampled import Sampled, sample_constants
@@ -167,7 +168,7 @@ def _labelled(
             "nu_G",
             seen.nu,
             _finite(proved.nu),
-            f"second derivatives at {seen.curved} points",
+            f"second derivatives at {seen.curved} points, differences of DG",
             "not above the truth",
             why.get("nu_G", "the map is affine" if everywhere else "layer recursion with the activations' curvature"),
             no_nu,
@@ -204,7 +205,18 @@ def _refuted(generator: Generator, proved: Proved, chain: tuple[Layer, ...]) -> 
         no_iota = f"{inside} latents and only {outside} signal values: no map with a derivative is injective"
     kinks = (layer for layer in every_layer(chain) if layer.kind == "activation" and not layer.activation.smooth)
     first = next(kinks, None) if math.isinf(proved.nu) else None
+    if first is None and any(layer.kind == "unknown" for layer in every_layer(chain)):
+        return no_iota, _kink_inside(generator)
     return no_iota, "" if first is None else f"the slope of {first.label} jumps"
+
+
+def _kink_inside(generator: Generator) -> str:
+    """Of a module of one's own not even the order of its parts is known, but what they are is."""
+    for name, part in generator.module.named_modules():
+        known = activation_of(part)
+        if known is not None and not known.smooth and "forward" not in vars(part):
+            return f"the generator contains {name} ({type(part).__name__}), whose slope jumps"
+    return ""
 
 
 def _finite(value: float) -> float | None:
