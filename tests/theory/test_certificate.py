@@ -398,7 +398,8 @@ def test_a_hook_of_the_backward_pass_is_seen():
     """It changes the steps, not the values."""
     line = dense(orthonormal(5, 2))
     line.register_full_backward_hook(lambda module, inward, outward: (1000 * inward[0],))
-    assert certify(gp.Generator(nn.Sequential(line), 2, 5), 3.0, **CHEAP).status != "guaranteed"
+    found = certify(gp.Generator(nn.Sequential(line), 2, 5), 3.0, **CHEAP)
+    assert found.status == "conditional" and "gradients are those of G" in found.verdict()
 
 
 def line_problem(scale, dtype=torch.float32, centre=None):

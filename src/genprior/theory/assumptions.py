@@ -88,6 +88,8 @@ def assumptions_of(
     yield _contained(problem, found, g, z0)
     yield Assumption("w0 = G(z0) and lam0 = 0", True, "as the solver starts")
     yield _arithmetic(floors)
+    if any(part._backward_hooks or part._backward_pre_hooks for part in problem.generator.module.modules()):
+        yield Assumption("gradients are those of G", False, "hooks of the backward pass may change them")
 
 
 def is_quadratic(loss: Loss) -> bool:
