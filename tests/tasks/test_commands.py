@@ -66,7 +66,7 @@ def test_every_option_arrives(tmp_path, monkeypatch):
     words = (
         "recover a b --out o --operator blur:sigma=2 --generator m.py:f --weights w.pt --latent-shape 3 1 1 --range -1 1 "
         "--label 4 --loss l2 --box 0 2 --latent-ball 7 --solver adam --restarts 3 --time 9 --steps 11 --batch-size 5 "
-        "--simulate --noise 0.5 --resize --skip --seed 6 --device cpu --json"
+        "--simulate --noise 0.5 --resize --skip --seed 6 --device cpu --threads 1 --json"
     )
     assert ends(words.split()) == 1
     given.pop("pictures")
@@ -97,7 +97,13 @@ def test_every_option_arrives(tmp_path, monkeypatch):
         ("recover {digits} --loss l1 --simulate", "compares whole pictures"),
         ("recover {digits} --device abacus --simulate", "device 'abacus' cannot be used here"),
         ("recover {digits} --restarts 0 --simulate", "restarts must be at least 1"),
-        ("recover {digits} --out {digits}/0.png --simulate", "0.png"),
+        ("recover {digits} --out {digits}/0.png --simulate", "0.png is a file, expected a folder: give another --out"),
+        (
+            "recover {digits} --out {digits}/0.png/in --simulate",
+            "0.png/in cannot be made, for {digits}/0.png is a file",
+        ),
+        ("recover {digits} --out /proc/nope --simulate", "--out /proc/nope cannot be made (No such file or directory)"),
+        ("recover {digits} --out {digits} --simulate", "is also --out, or lies in it, and what lies there is not read"),
         ("recover {y} ", "shape (2, 300), expected (392,) for one item or (N, 392) for many"),
         ("recover {y} --skip", "shape (2, 300)"),
     ],
@@ -110,8 +116,59 @@ def test_one_line_and_exit_code_one(digits, tmp_path, capfd, words, message):
     assert ends(words) == 1
     shown = capfd.readouterr()
     assert shown.out == "" and shown.err.startswith("genprior: ") and shown.err.count("\n") == 1
-    assert message in flat(shown.err)
+    assert message.format(digits=digits) in flat(shown.err)
     assert not (tmp_path / "out").exists(), "nothing was begun"
+
+
+FREE = """
+import torch
+
+
+class Free(torch.nn.Module):
+    def forward(self, z, label):
+        return torch.tanh(z + label[:, None]).reshape(-1, 1, 28, 28)
+"""
+TOLD = ["--latent-shape", "784", "--range", "-1", "1", "--label", "2", "--threads", "1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "where"),
+    [
+        (["defend", "{digits}", "--out", "o"], "genprior.tasks.defend_files.defend_files"),
+        (["certify"], "genprior.experiments.examination.examine"),
+        (["recover", "{digits}", "--operator", "identity", "--out", "o"], "genprior.tasks.recover.check_loss"),
+    ],
+)
+def test_what_is_told_of_a_generator_is_told_alike(digits, tmp_path, capfd, monkeypatch, words, where):
+    seen = []
+
+    def fake(*parts, **options):
+        seen.extend(parts)
+        raise ValueError("seen enough")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(where, fake)
+    threads = []
+    monkeypatch.setattr("torch.set_num_threads", threads.append)
+    (tmp_path / "free.py").write_text(FREE)
+    code = ends([*(word.format(digits=digits) for word in words), "--generator", "free.py:Free", *TOLD])
+    assert (code, threads) == (1, [1]) and "seen enough" in capfd.readouterr().err
+    if words[0] == "certify":
+        assert seen[0].latent_shape == (784,) and seen[0].signal_range == (0, 1)
+
+
+def test_check_shows_the_whole_reason(tmp_path, capfd):
+    (tmp_path / "bad.py").write_text("def boom(): raise KeyError('ckpt')")
+    assert ends(["check", f"{tmp_path / 'bad.py'}:boom", "--json"]) == 1
+    found = json.loads(capfd.readouterr().out)["findings"][0]
+    assert "boom() failed with KeyError: 'ckpt' (bad.py, line 1)" in found["measured"] and not found["advice"]
+
+
+@pytest.mark.parametrize("command", ["recover", "denoise", "defend"])
+def test_inputs_in_the_help(command, capfd):
+    assert ends([command, "--help"]) == 0
+    shown = flat(capfd.readouterr().out)
+    assert "[OPTIONS] INPUT..." in shown and "(default: )" not in shown
 
 
 @pytest.mark.parametrize("words", ["recover a.png --out o", "denoise a.png --out o --loss l9", "recover --operatr x"])

@@ -19,8 +19,9 @@ class Serve:
     """A web page on which to damage a picture and watch solvers recover it.
 
     Draw a digit, choose a sample or upload an image; choose the damage and the solvers; take the result, the command
-    and a Python script home. Works without a network. Example:
+    and a Python script home. Works without a network.
 
+    Example:
         genprior serve --port 8080
     """
 
