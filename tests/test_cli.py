@@ -129,10 +129,10 @@ def test_demo_uses_every_option(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--pictures", "0"], "pictures must be at least 1, got 0"),
+        (["--pictures", "0"], "genprior: --pictures must be at least 1, got 0"),
         (["--measurements", "0"], "measurements must be at least 1, got 0"),
         (["--restarts", "0"], "restarts must be at least 1, got 0"),
-        (["--time", "0"], "seconds must be a finite number above 0, got 0"),
+        (["--time", "0"], "--time must be a finite number above 0, got 0"),
         (["--pictures", "301"], "count must be at most 300"),
         (["--seed", "-1"], "seed must be at least 0, got -1"),
         (["--device", "abacus"], "device 'abacus' cannot be used here"),

@@ -103,6 +103,9 @@ def test_every_option_arrives(tmp_path, monkeypatch):
             "0.png/in cannot be made, for {digits}/0.png is a file",
         ),
         ("recover {digits} --out /proc/nope --simulate", "--out /proc/nope cannot be made (No such file or directory)"),
+        ("recover {digits} --batch-size 0", "genprior: --batch-size must be at least 1, got 0"),
+        ("recover {digits} --latent-ball -3", "genprior: --latent-ball must be a finite number above 0, got -3"),
+        ("recover {digits} --noise 1", "genprior: --noise is for simulations: give --simulate too"),
         ("recover {digits} --out {digits} --simulate", "is also --out, or lies in it, and what lies there is not read"),
         ("recover {y} ", "shape (2, 300), expected (392,) for one item or (N, 392) for many"),
         ("recover {y} --skip", "shape (2, 300)"),
@@ -186,6 +189,31 @@ def test_a_broken_picture_among_good_ones(digits, tmp_path, capfd):
     assert "2 of 3 items" in shown.out and "1 of 3 items could not be read, all others are recovered" in flat(shown.err)
     assert sorted(path.name for path in (tmp_path / "out" / "recovered").iterdir()) == ["0.png", "2.png"]
     assert ends([*words, "--skip", "--out", tmp_path / "skipped"]) == 0
+
+
+def test_no_item_can_be_read(tmp_path, capfd):
+    np.save(tmp_path / "x.npy", np.full((3, 1, 28, 28), 200.0, np.float32))
+    assert ends(["denoise", tmp_path / "x.npy", "--out", tmp_path / "out"]) == 1
+    shown = capfd.readouterr()
+    assert "3 of 3 items could not be read (x.npy[0] has values" in flat(shown.err) and "--skip" not in shown.err
+    assert "recovered: 0 of 3 items" in shown.out and "plan:" not in shown.out
+
+
+@pytest.mark.parametrize("more", [[], ["--simulate"]])
+def test_pictures_for_a_flat_generator(digits, tmp_path, capfd, more):
+    (tmp_path / "flat.py").write_text("import torch\ndef build(): return torch.nn.Linear(4, 784)\n")
+    np.save(tmp_path / "x.npy", np.zeros((3, 1, 28, 28), np.float32))
+    np.save(tmp_path / "plain.npy", np.zeros((3, 28, 28), np.float32))
+    np.save(tmp_path / "other.npy", np.zeros((3, 1, 14, 14), np.float32))
+    words = ["--generator", f"{tmp_path / 'flat.py'}:build", "--out", tmp_path / "out", *more]
+    for name in ("x.npy", "plain.npy"):
+        assert ends(["denoise", tmp_path / name, *words]) == 1
+        advice = "The generator makes flat signals of 784 values: end it with nn.Unflatten(1, (1, 28, 28))"
+        assert advice in flat(capfd.readouterr().err)
+    assert ends(["denoise", tmp_path / "other.npy", *words]) == 1
+    assert "flat signals" not in capfd.readouterr().err
+    assert ends(["denoise", digits, *words]) == 1
+    assert "makes flat signals of 784 values: end it with nn.Unflatten" in flat(capfd.readouterr().err)
 
 
 def test_results_inside_the_inputs(digits, capfd):

@@ -40,11 +40,13 @@ class Demo(Machine):
 
     def run(self) -> None:
         """Do it."""
-        from genprior._files import make_folder  # noqa: PLC0415 - slow to import, as the rest here
+        from genprior import _validate  # noqa: PLC0415 - slow to import, as the rest here
+        from genprior._files import make_folder  # noqa: PLC0415
         from genprior.experiments.demo import run_demo  # noqa: PLC0415
         from genprior.report.demo import demo_rows, demo_table, write_page  # noqa: PLC0415
 
         self.settle()
+        _validate.number("time", self.time, above=0)
         make_folder(self.out)
         with status(not self.json) as announce:
             demo = run_demo(

@@ -145,10 +145,9 @@ def _failures(outcome: Outcome, skip: bool) -> list[str]:
     unread, diverged = outcome.counts["UNREADABLE"], outcome.counts["DIVERGED"]
     found = []
     if unread and not skip:
-        others = ", all others are recovered" if outcome.recovered == outcome.total - unread else ""
-        found.append(
-            f"{unread} of {outcome.total} items could not be read{others} ({outcome.unread}); --skip accepts that"
-        )
+        others = ", all others are recovered" if 0 < outcome.recovered == outcome.total - unread else ""
+        skipped = "; --skip accepts that" if unread < outcome.total else ""
+        found.append(f"{unread} of {outcome.total} items could not be read{others} ({outcome.unread}){skipped}")
     if outcome.not_begun:
         found.append(
             f"no time was left for {outcome.not_begun} of {outcome.total} items: allow more --time, another --out"
@@ -171,7 +170,7 @@ def _say(outcome: Outcome, job: Recovery) -> None:
         lines.append(("median true error", f"{numbers['median_error']:.3g}"))
     lines += [
         ("time", f"{outcome.seconds:.1f} s, {outcome.forwards} forward and {outcome.backwards} backward passes"),
-        ("plan", outcome.plan),
+        *([("plan", outcome.plan)] if outcome.plan else []),
     ]
     lines += [("note", note) for note in outcome.notes]
     lines += [("files", str(job.out / "recovered")), ("report", str(outcome.report))]
