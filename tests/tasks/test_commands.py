@@ -103,6 +103,10 @@ def test_every_option_arrives(tmp_path, monkeypatch):
             "0.png/in cannot be made, for {digits}/0.png is a file",
         ),
         ("recover {digits} --out /proc/nope --simulate", "--out /proc/nope cannot be made (No such file or directory)"),
+        (
+            "recover {digits} --generator free.py:Free --range 1 0 --label 0 --latent-shape 784",
+            "genprior: --range must be",
+        ),
         ("recover {digits} --batch-size 0", "genprior: --batch-size must be at least 1, got 0"),
         ("recover {digits} --latent-ball -3", "genprior: --latent-ball must be a finite number above 0, got -3"),
         ("recover {digits} --noise 1", "genprior: --noise is for simulations: give --simulate too"),
@@ -111,7 +115,9 @@ def test_every_option_arrives(tmp_path, monkeypatch):
         ("recover {y} --skip", "shape (2, 300)"),
     ],
 )
-def test_one_line_and_exit_code_one(digits, tmp_path, capfd, words, message):
+def test_one_line_and_exit_code_one(digits, tmp_path, capfd, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "free.py").write_text(FREE)
     np.save(tmp_path / "y.npy", np.zeros((2, 300), np.float32))
     words = words.format(digits=digits, y=tmp_path / "y.npy").split()
     words += [] if "--operator" in words else ["--operator", "gaussian:m=392"]

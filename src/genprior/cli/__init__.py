@@ -90,9 +90,14 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+_OTHER_NAMES = {"signal_range": "range"}
+"""Options whose name in the library is another one."""
+
+
 def _as_options(message: str, command: object) -> str:
     """``batch_size must be ...`` as ``--batch-size must be ...``, where it is an option of the command."""
     name, _, rest = message.partition(" ")
+    name = _OTHER_NAMES.get(name, name)
     return f"--{name.replace('_', '-')} {rest}" if rest.startswith("must ") and name in _options(command) else message
 
 

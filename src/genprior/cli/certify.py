@@ -57,7 +57,8 @@ class Certify(Machine, Prior):
         from genprior.theory.generator_constants import default_radius  # noqa: PLC0415
 
         self.settle()
-        generator = self.source().open(self.device).generator
+        opened = self.source().open(self.device)
+        generator = opened.generator
         text = self._operator_text()
         operator = None if text is None else self._parsed(text, generator.signal_shape)
         if self.out is not None:
@@ -83,6 +84,8 @@ class Certify(Machine, Prior):
             return
         console = Console()
         show_examination(found, console)
+        for note in opened.notes:
+            console.print(f"note: {note}", soft_wrap=True, markup=False, highlight=False)
         if self.out is not None:
             console.print(f"page: {self.out / 'certificate.html'}", soft_wrap=True, markup=False, highlight=False)
 

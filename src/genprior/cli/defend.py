@@ -65,7 +65,8 @@ class Defend(Machine, Prior):
         from genprior.tasks.defend_files import defend_files, document  # noqa: PLC0415
 
         self.settle()
-        generator = self.source().open(self.device).generator
+        opened = self.source().open(self.device)
+        generator = opened.generator
         shape = generator.signal_shape
         classifier = open_classifier(self.classifier, self.classifier_weights, signal_shape=shape, device=self.device)
         projection = Projection(
@@ -96,6 +97,7 @@ class Defend(Machine, Prior):
             (name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
             for name, value in record.numbers.items()
         ]
+        lines += [("note", note) for note in opened.notes]
         lines += [("files", str(self.out / "defended")), ("report", str(self.out / "report.html"))]
         for name, text in lines:
             Console().print(Text.assemble((f"{name}: ", "bold"), text), soft_wrap=True)

@@ -41,8 +41,8 @@ def with_range(
     if told == "keep":
         return module, None, "values left as they are, as was told"
     if told is not None:
-        bounds = _checked(told)
-        return _mapped(module, bounds, f"as was told{_doubt(module, shapes[0], bounds)}")
+        given = _checked(told)
+        return _mapped(module, given, f"as was told{_doubt(module, shapes[0], given)}")
     bounds, why = (known[0], "as was declared") if known is not None else find_range(module, shapes[0])
     if bounds is None:
         return module, None, f"values left as they are: {why}"

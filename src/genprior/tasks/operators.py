@@ -186,8 +186,8 @@ def _mask(options: dict[str, Any], shape: Shape) -> Operator:
 def _check_size(given: Shape, shape: Shape) -> None:
     """A mask is of the size of the pictures, or has one value for each of the signal's."""
     try:
-        fits = torch.broadcast_shapes(given, shape) == shape
-    except RuntimeError:
+        fits = np.broadcast_shapes(given, shape) == shape
+    except ValueError:
         fits = False
     if not fits:
         size = f"{shape[-2:]}, the size of the pictures, or " if len(shape) == 3 else ""
