@@ -39,7 +39,7 @@ class Budget:
 
 
 FULL = {"mnist": Budget(20, 10, 1.5, 6.0, 16.0), "celeba": Budget(10, 4, 3.0, 12.0, 24.0)}
-QUICK = {"mnist": Budget(8, 4, 0.5, 2.0, 4.0), "celeba": Budget(2, 2, 1.0, 3.0, 4.0)}
+QUICK = {"mnist": Budget(8, 4, 0.3, 1.2, 2.0), "celeba": Budget(2, 2, 0.6, 2.0, 2.5)}
 
 
 @dataclass(frozen=True)
