@@ -129,10 +129,10 @@ def test_demo_uses_every_option(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--pictures", "0"], "pictures must be at least 1, got 0"),
+        (["--pictures", "0"], "genprior: --pictures must be at least 1, got 0"),
         (["--measurements", "0"], "measurements must be at least 1, got 0"),
         (["--restarts", "0"], "restarts must be at least 1, got 0"),
-        (["--time", "0"], "seconds must be a finite number above 0, got 0"),
+        (["--time", "0"], "--time must be a finite number above 0, got 0"),
         (["--pictures", "301"], "count must be at most 300"),
         (["--seed", "-1"], "seed must be at least 0, got -1"),
         (["--device", "abacus"], "device 'abacus' cannot be used here"),
@@ -151,7 +151,7 @@ def test_bad_values(tmp_path, capfd, words, message):
 def test_folder_that_cannot_be_made(tmp_path, capfd):
     (tmp_path / "file").write_text("x")
     assert ends(["demo", "--out", str(tmp_path / "file")]) == 1
-    assert "file" in capfd.readouterr().err
+    assert "file is a file, expected a folder" in flat(capfd.readouterr().err)
 
 
 def test_ctrl_c(tmp_path, capfd, monkeypatch):
@@ -233,8 +233,9 @@ def test_overhead_sets_threads(monkeypatch):
 @pytest.mark.parametrize("path", cli.COMMANDS, ids=" ".join)
 def test_help_of_every_command(path, capfd):
     assert ends([*path, "--help"]) == 0
-    shown = flat(capfd.readouterr().out)
-    assert "Example" in shown
+    out = capfd.readouterr().out
+    shown = flat(out)
+    assert re.search(r"\n\nExample:\n +genprior ", out), "a paragraph of its own"
     assert " ".join(("genprior", *path)) in shown
     for name in options(cli.COMMANDS[path]):
         assert re.search(rf"--{name.replace('_', '-')}\b", shown), name

@@ -26,6 +26,18 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         raise
 
 
+def make_folder(folder: Path) -> None:
+    """Make the folder that a person gave as ``--out``, with those above it; say plainly why it cannot be one."""
+    there = next((path for path in (folder, *folder.parents) if path.exists()), folder)
+    if there.exists() and not there.is_dir():
+        where = "is a file, expected a folder" if there == folder else f"cannot be made, for {there} is a file"
+        raise ValueError(f"--out {folder} {where}: give another --out")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise ValueError(f"--out {folder} cannot be made ({problem.strerror}): give another --out") from None
+
+
 def remove_unfinished(folder: Path) -> None:
     """Remove what processes that were killed while they wrote have left below a folder; nobody may be writing there now."""
     for path in folder.rglob(".*.part"):

@@ -43,7 +43,7 @@ def test_a_host_that_is_not_there(capfd):
         (["--port", "0"], "port must be between 1 and 65535, got 0"),
         (["--port", "70000"], "port must be between 1 and 65535, got 70000"),
         (["--jobs", "0"], "jobs must be at least 1, got 0"),
-        (["--time-limit", "0"], "time-limit must be a finite number of at least 1, got 0.0"),
+        (["--time-limit", "0"], "genprior: --time-limit must be a finite number of at least 1, got 0.0"),
         (["--time-limit", "nan"], "time-limit must be a finite number"),
         (["--upload-limit", "-1"], "upload-limit must be a finite number above 0, got -1.0"),
     ],

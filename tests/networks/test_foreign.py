@@ -5,6 +5,7 @@ import textwrap
 import warnings
 import zipfile
 
+import numpy
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -19,6 +20,10 @@ CODE = """
 import torch
 from torch import nn
 import genprior as gp
+
+
+def nothing():
+    nn.Linear(5, 16)
 
 
 def dcgan():
@@ -279,6 +284,53 @@ def test_a_label_out_of_range(code, name, label):
         check_labels(G, [0, label])
 
 
+def test_a_range_that_the_samples_do_not_have(code):
+    notes = open_with_notes(f"{code}:vector", signal_range=(0, 255)).notes
+    assert "as was told, but 32 samples lie in [0." in notes[-1] and notes[-1].endswith("is --range right?")
+    assert "as was told, but" in open_with_notes(f"{code}:dcgan", signal_range=(0.8, 1)).notes[-1]
+    for name, bounds in (("vector", (0, 1)), ("dcgan", (-1, 1))):
+        assert open_with_notes(f"{code}:{name}", signal_range=bounds).notes[-1].endswith("as was told")
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("types.SimpleNamespace(sample=x)", r"gives SimpleNamespace, expected one tensor: .* out\.sample$"),
+        ("{'size': 3, 'picture': x}", r"gives dict, .* out\['picture'\]$"),
+        ("(None, x)", r"gives tuple, .* out\[1\]$"),
+    ],
+)
+@pytest.mark.parametrize("told", [{}, {"latent_shape": 4}])
+def test_outputs_that_are_no_tensor(tmp_path, output, message, told):
+    path = tmp_path / "wrapped.py"
+    path.write_text(
+        "import types, torch\n"
+        "class Wrapped(torch.nn.Linear):\n"
+        "    def __init__(self): super().__init__(4, 16)\n"
+        f"    def forward(self, z): x = super().forward(z); return {output}\n"
+    )
+    with pytest.raises(ValueError, match=r"^the module runs on latents of shape \(4,\), but " + message):
+        open_generator(f"{path}:Wrapped", **told)
+
+
+def test_a_module_instead_of_a_function(tmp_path):
+    path = tmp_path / "ready.py"
+    path.write_text("import torch, genprior as gp\nmodel = torch.nn.Linear(4, 16)\nmade = gp.Generator(model, 4, 16)\n")
+    assert open_generator(f"{path}:model").signal_shape == open_generator(f"{path}:made").signal_shape == (16,)
+
+
+def test_every_latent_shape_is_tried_once(tmp_path):
+    path = tmp_path / "picky.py"
+    path.write_text(
+        "from torch import nn\n"
+        "class Picky(nn.Sequential):\n"
+        "    def __init__(self): super().__init__(nn.Linear(4, 16), nn.Linear(16, 16))\n"
+        "    def forward(self, z): raise ValueError('no')\n"
+    )
+    with pytest.raises(ValueError, match=r"\(tried 4, 4x1x1, 16, 16x1x1; on 4"):
+        open_generator(f"{path}:Picky")
+
+
 def test_why_the_latent_shape_is_not_found(code):
     with pytest.raises(ValueError, match=r"tried 8, .*; on 8 it failed with RuntimeError: .*--latent-shape"):
         open_generator(f"{code}:Conditional", label=3)
@@ -429,6 +481,12 @@ def test_damaged_weights(tmp_path):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ValueError, match=f"{name} cannot be read"):
             read_weights(tmp_path / name)
+    numpy.save(tmp_path / "x.npy", numpy.zeros(3))
+    numpy.savez(tmp_path / "x.npz", a=numpy.zeros(3))
+    (tmp_path / "x.png").write_bytes(b"\x89PNG")
+    for name in ("x.npy", "x.npz", "x.png"):
+        with pytest.raises(ValueError, match=f"{name} cannot be read as weights, .* give .safetensors, or .pt"):
+            read_weights(tmp_path / name)
     with pytest.raises(FileNotFoundError, match=r"there is no file"):
         load_weights(nn.Linear(1, 1), tmp_path / "none.pt")
 
@@ -440,6 +498,7 @@ def test_damaged_weights(tmp_path):
     ("name", "message"),
     [
         ("number", "returned int, expected a torch.nn.Module"),
+        ("nothing", r"nothing returned None, expected a torch.nn.Module: is a return missing in nothing\?"),
         ("fails", r"fails\(\) failed with KeyError: 'where are my weights' \(my_model.py, line \d+\)"),
         ("needs", "needs the arguments width"),
         ("missing", "has no function 'missing': give one of .*dcgan"),
@@ -453,7 +512,7 @@ def test_functions_that_do_not_work(code, name, message):
 def test_code_with_a_mistake(tmp_path):
     path = tmp_path / "bad.py"
     path.write_text(textwrap.dedent("def build(:\n    pass\n"))
-    with pytest.raises(ValueError, match=r"bad\.py failed with SyntaxError"):
+    with pytest.raises(ValueError, match=r"bad\.py failed with SyntaxError: [^()]+ \(bad\.py, line 1\)$"):
         open_generator(f"{path}:build")
 
 
@@ -461,7 +520,7 @@ def test_code_with_a_mistake(tmp_path):
     ("spec", "options", "message"),
     [
         ("mnst", {}, "no bundled generator 'mnst': give one of"),
-        ("no.such.module:build", {}, "no Python module 'no'|no Python module 'no.such.module'|ModuleNotFoundError"),
+        ("no.such.module:build", {}, "there is no Python module 'no.such.module'"),
         ("gone.py:build", {}, "there is no file gone.py"),
         ("gone.pt", {}, "there is no file gone.pt"),
         ("gone.safetensors", {}, "there is no file gone.safetensors"),

@@ -100,7 +100,7 @@ def test_faults_are_found(spec, name, law, advice):
     found = inspect_generator(Source(generator=spec(name)))
     assert not found.report.ok and not found.command
     wrong = [failure for failure in found.report.failures if re.fullmatch(law, failure.law)]
-    assert wrong and re.search(advice, wrong[0].advice), str(found.report)
+    assert wrong and re.search(advice, f"{wrong[0].measured} {wrong[0].advice}"), str(found.report)
 
 
 def test_a_range_that_is_told_mends_it(spec):

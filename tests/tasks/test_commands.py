@@ -66,7 +66,7 @@ def test_every_option_arrives(tmp_path, monkeypatch):
     words = (
         "recover a b --out o --operator blur:sigma=2 --generator m.py:f --weights w.pt --latent-shape 3 1 1 --range -1 1 "
         "--label 4 --loss l2 --box 0 2 --latent-ball 7 --solver adam --restarts 3 --time 9 --steps 11 --batch-size 5 "
-        "--simulate --noise 0.5 --resize --skip --seed 6 --device cpu --json"
+        "--simulate --noise 0.5 --resize --skip --seed 6 --device cpu --threads 1 --json"
     )
     assert ends(words.split()) == 1
     given.pop("pictures")
@@ -97,12 +97,27 @@ def test_every_option_arrives(tmp_path, monkeypatch):
         ("recover {digits} --loss l1 --simulate", "compares whole pictures"),
         ("recover {digits} --device abacus --simulate", "device 'abacus' cannot be used here"),
         ("recover {digits} --restarts 0 --simulate", "restarts must be at least 1"),
-        ("recover {digits} --out {digits}/0.png --simulate", "0.png"),
+        ("recover {digits} --out {digits}/0.png --simulate", "0.png is a file, expected a folder: give another --out"),
+        (
+            "recover {digits} --out {digits}/0.png/in --simulate",
+            "0.png/in cannot be made, for {digits}/0.png is a file",
+        ),
+        ("recover {digits} --out /proc/nope --simulate", "--out /proc/nope cannot be made (No such file or directory)"),
+        (
+            "recover {digits} --generator free.py:Free --range 1 0 --label 0 --latent-shape 784",
+            "genprior: --range must be",
+        ),
+        ("recover {digits} --batch-size 0", "genprior: --batch-size must be at least 1, got 0"),
+        ("recover {digits} --latent-ball -3", "genprior: --latent-ball must be a finite number above 0, got -3"),
+        ("recover {digits} --noise 1", "genprior: --noise is for simulations: give --simulate too"),
+        ("recover {digits} --out {digits} --simulate", "is also --out, or lies in it, and what lies there is not read"),
         ("recover {y} ", "shape (2, 300), expected (392,) for one item or (N, 392) for many"),
         ("recover {y} --skip", "shape (2, 300)"),
     ],
 )
-def test_one_line_and_exit_code_one(digits, tmp_path, capfd, words, message):
+def test_one_line_and_exit_code_one(digits, tmp_path, capfd, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "free.py").write_text(FREE)
     np.save(tmp_path / "y.npy", np.zeros((2, 300), np.float32))
     words = words.format(digits=digits, y=tmp_path / "y.npy").split()
     words += [] if "--operator" in words else ["--operator", "gaussian:m=392"]
@@ -110,8 +125,59 @@ def test_one_line_and_exit_code_one(digits, tmp_path, capfd, words, message):
     assert ends(words) == 1
     shown = capfd.readouterr()
     assert shown.out == "" and shown.err.startswith("genprior: ") and shown.err.count("\n") == 1
-    assert message in flat(shown.err)
+    assert message.format(digits=digits) in flat(shown.err)
     assert not (tmp_path / "out").exists(), "nothing was begun"
+
+
+FREE = """
+import torch
+
+
+class Free(torch.nn.Module):
+    def forward(self, z, label):
+        return torch.tanh(z + label[:, None]).reshape(-1, 1, 28, 28)
+"""
+TOLD = ["--latent-shape", "784", "--range", "-1", "1", "--label", "2", "--threads", "1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "where"),
+    [
+        (["defend", "{digits}", "--out", "o"], "genprior.tasks.defend_files.defend_files"),
+        (["certify"], "genprior.experiments.examination.examine"),
+        (["recover", "{digits}", "--operator", "identity", "--out", "o"], "genprior.tasks.recover.check_loss"),
+    ],
+)
+def test_what_is_told_of_a_generator_is_told_alike(digits, tmp_path, capfd, monkeypatch, words, where):
+    seen = []
+
+    def fake(*parts, **options):
+        seen.extend(parts)
+        raise ValueError("seen enough")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(where, fake)
+    threads = []
+    monkeypatch.setattr("torch.set_num_threads", threads.append)
+    (tmp_path / "free.py").write_text(FREE)
+    code = ends([*(word.format(digits=digits) for word in words), "--generator", "free.py:Free", *TOLD])
+    assert (code, threads) == (1, [1]) and "seen enough" in capfd.readouterr().err
+    if words[0] == "certify":
+        assert seen[0].latent_shape == (784,) and seen[0].signal_range == (0, 1)
+
+
+def test_check_shows_the_whole_reason(tmp_path, capfd):
+    (tmp_path / "bad.py").write_text("def boom(): raise KeyError('ckpt')")
+    assert ends(["check", f"{tmp_path / 'bad.py'}:boom", "--json"]) == 1
+    found = json.loads(capfd.readouterr().out)["findings"][0]
+    assert "boom() failed with KeyError: 'ckpt' (bad.py, line 1)" in found["measured"] and not found["advice"]
+
+
+@pytest.mark.parametrize("command", ["recover", "denoise", "defend"])
+def test_inputs_in_the_help(command, capfd):
+    assert ends([command, "--help"]) == 0
+    shown = flat(capfd.readouterr().out)
+    assert "[OPTIONS] INPUT..." in shown and "(default: )" not in shown
 
 
 @pytest.mark.parametrize("words", ["recover a.png --out o", "denoise a.png --out o --loss l9", "recover --operatr x"])
@@ -129,6 +195,31 @@ def test_a_broken_picture_among_good_ones(digits, tmp_path, capfd):
     assert "2 of 3 items" in shown.out and "1 of 3 items could not be read, all others are recovered" in flat(shown.err)
     assert sorted(path.name for path in (tmp_path / "out" / "recovered").iterdir()) == ["0.png", "2.png"]
     assert ends([*words, "--skip", "--out", tmp_path / "skipped"]) == 0
+
+
+def test_no_item_can_be_read(tmp_path, capfd):
+    np.save(tmp_path / "x.npy", np.full((3, 1, 28, 28), 200.0, np.float32))
+    assert ends(["denoise", tmp_path / "x.npy", "--out", tmp_path / "out"]) == 1
+    shown = capfd.readouterr()
+    assert "3 of 3 items could not be read (x.npy[0] has values" in flat(shown.err) and "--skip" not in shown.err
+    assert "recovered: 0 of 3 items" in shown.out and "plan:" not in shown.out
+
+
+@pytest.mark.parametrize("more", [[], ["--simulate"]])
+def test_pictures_for_a_flat_generator(digits, tmp_path, capfd, more):
+    (tmp_path / "flat.py").write_text("import torch\ndef build(): return torch.nn.Linear(4, 784)\n")
+    np.save(tmp_path / "x.npy", np.zeros((3, 1, 28, 28), np.float32))
+    np.save(tmp_path / "plain.npy", np.zeros((3, 28, 28), np.float32))
+    np.save(tmp_path / "other.npy", np.zeros((3, 1, 14, 14), np.float32))
+    words = ["--generator", f"{tmp_path / 'flat.py'}:build", "--out", tmp_path / "out", *more]
+    for name in ("x.npy", "plain.npy"):
+        assert ends(["denoise", tmp_path / name, *words]) == 1
+        advice = "The generator makes flat signals of 784 values: end it with nn.Unflatten(1, (1, 28, 28))"
+        assert advice in flat(capfd.readouterr().err)
+    assert ends(["denoise", tmp_path / "other.npy", *words]) == 1
+    assert "flat signals" not in capfd.readouterr().err
+    assert ends(["denoise", digits, *words]) == 1
+    assert "makes flat signals of 784 values: end it with nn.Unflatten" in flat(capfd.readouterr().err)
 
 
 def test_results_inside_the_inputs(digits, capfd):

@@ -97,8 +97,15 @@ def test_random_mask(files):
         ("gaussian:m=3,seed=-1", "seed must be at least 0"),
         ("hadamard:m=99", "m must be at most 48"),
         ("mask:gone.png", "there is no file gone.png"),
-        ("mask:kernel.npy", r"mask has shape \(3, 3\)"),
-        ("mask:A.npy", "mask must hold weights of at least 0"),
+        (
+            "mask:kernel.npy",
+            r"mask has shape \(3, 3\), expected \(6, 8\), the size of the pictures, or \(1, 6, 8\): cut",
+        ),
+        ("mask:0.3", "there is no file 0.3: for a number write mask:keep=0.3"),
+        ("blur:2", "there is no file 2: for a number write blur:sigma=2"),
+        ("fourier:20", "for a number write fourier:m=20"),
+        ("downsample:2@blur:sigma=1", "put spaces around @, 'downsample:2 @ blur:sigma=1'"),
+        ("mask:minus.npy", "mask must hold weights of at least 0"),
         ("mask:dark.png", "keeps nothing: bright pixels are the known ones; add invert=true"),
         ("mask:known.png,invert=yes", "invert in the operator .* must be true or false"),
         ("mask:keep=2", "keep must be a share above 0 and at most 1"),
@@ -119,7 +126,7 @@ def test_random_mask(files):
         ("dense:known.npy", "holds bool, expected real numbers or whole numbers"),
         ("dense:lines.npy", r"matrix must have shape \(m, d\)"),
         ("dense:wide.npy", "matrix has 3 columns, but signal_shape"),
-        ("dense:pickle.npy", "pickle.npy cannot be read as an array"),
+        ("dense:pickle.npy", "pickle.npy holds Python objects .object arrays are pickles., which are not read"),
         ("dense:known.png", "must be a .npy file"),
         ("identity:3", "does not know what '3' is"),
         ("blur:sigma=1 @ gausian", "no operator 'gausian'"),
@@ -127,6 +134,7 @@ def test_random_mask(files):
 )
 def test_mistakes_are_named(files, text, message):
     Image.fromarray(np.zeros((6, 8), np.uint8)).save("dark.png")
+    np.save("minus.npy", -np.ones((6, 8)))
     np.save("far.npy", np.array([7, 9]))
     np.save("wide.npy", np.zeros((2, 3)))
     np.save("pickle.npy", np.array([{}]), allow_pickle=True)

@@ -301,7 +301,7 @@ def test_ctrl_c_keeps_what_is_done(job):
         ({"pictures": -1}, "pictures must be at least 0"),
         ({"seed": -1}, "seed must be at least 0"),
         ({"solver": "newton"}, "no solver 'newton': give one of auto, exact-admm"),
-        ({"source": {"label": 1, "labels": "x.npy"}}, "label and labels were both given"),
+        ({"source": {"label": 1, "labels": "x.npy"}}, "--label and --labels were both given"),
     ],
 )
 def test_settings_are_checked_at_once(job, change, message):

@@ -169,8 +169,11 @@ def test_what_goes_wrong(folder, tmp_path, capsys):
     cases = [
         (["folder", "--data", str(tmp_path / "empty"), "--out", str(tmp_path / "o")], "holds no image"),
         (["folder", "--data", str(tmp_path / "none"), "--out", str(tmp_path / "o")], "there is no folder or archive"),
-        (["folder", "--data", str(folder), "--out", str(tmp_path / "o"), "--hold-out", "6"], "hold_out must be below"),
-        (["folder", "--data", str(folder), "--out", str(tmp_path / "file")], "file"),
+        (
+            ["folder", "--data", str(folder), "--out", str(tmp_path / "o"), "--hold-out", "6"],
+            "--hold-out must be below",
+        ),
+        (["folder", "--data", str(folder), "--out", str(tmp_path / "file")], "file is a file, expected a folder"),
         (["mnist", "--data", str(tmp_path), "--out", str(tmp_path / "o")], "-images-idx3-ubyte could not be had"),
         (["folder", "--data", str(folder), "--out", str(tmp_path / "o"), "--device", "abacus"], "device 'abacus'"),
         (["encoder", "--generator", "minst", "--out", str(tmp_path / "o")], "no bundled generator 'minst'"),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import os
 import sys
 import traceback
 from importlib.metadata import version
-from typing import Protocol
+from typing import Any, Protocol
 
 import tyro
 from rich.console import Console
@@ -84,9 +85,26 @@ def main(arguments: list[str] | None = None) -> int:
         say_error("interrupted")
         return 130
     except Exception as problem:
-        say_error(_told(problem))
+        say_error(_as_options(_told(problem), command))
         return 1
     return 0
+
+
+_OTHER_NAMES = {"signal_range": "range"}
+"""Options whose name in the library is another one."""
+
+
+def _as_options(message: str, command: object) -> str:
+    """``batch_size must be ...`` as ``--batch-size must be ...``, where it is an option of the command."""
+    name, _, rest = message.partition(" ")
+    name = _OTHER_NAMES.get(name, name)
+    return f"--{name.replace('_', '-')} {rest}" if rest.startswith("must ") and name in _options(command) else message
+
+
+def _options(command: Any) -> set[str]:
+    """Names of the options; a group of settings stands for its members."""
+    names = {field.name for field in dataclasses.fields(command)}
+    return names | (_options(command.settings) if "settings" in names else set())
 
 
 def _told(problem: Exception) -> str:

@@ -61,8 +61,9 @@ class Overhead(Machine):
 class BenchTraining:
     """Time a step of the MNIST training, from the plainest way to the default one, one change at a time.
 
-    Interleaved, medians. Example:
+    Interleaved, medians.
 
+    Example:
         genprior bench training
     """
 

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from genprior.cli.bar import stages
-from genprior.cli.speech import as_json, check_device, print_json
+from genprior.cli.machine import Machine
+from genprior.cli.prior import Prior
+from genprior.cli.speech import as_json, print_json
 
 if TYPE_CHECKING:
     from genprior.operators import Operator
@@ -15,8 +17,8 @@ if TYPE_CHECKING:
 _STAGES = 11
 
 
-@dataclass(frozen=True)
-class Certify:
+@dataclass(frozen=True, kw_only=True)
+class Certify(Machine, Prior):
     """Examine a generator: its constants on a ball, Proposition 1, and whether Theorem 1 guarantees anything.
 
     Every figure says whether it is proved or sampled. The exit code is 0 when the examination was done, whatever it found.
@@ -26,10 +28,6 @@ class Certify:
         genprior certify --generator my_model.py:build --weights weights.safetensors --json
     """
 
-    generator: str = "mnist"
-    """A bundled name (mnist, celeba), a file of genprior train, or file.py:function that returns a module."""
-    weights: Path | None = None
-    """Weights for a generator that a function builds."""
     operator: str | None = None
     """What is measured, as in genprior recover (gaussian:m=392, downsample:4, ...); by default the whole signal."""
     m: int | None = None
@@ -46,8 +44,6 @@ class Certify:
     """Folder for certificate.html and certificate.json."""
     seed: int = 0
     """Seed of points, problem and start."""
-    device: str = "cpu"
-    """Device for torch, for example cpu, cuda or mps."""
     json: bool = False
     """Print one JSON document instead of the page."""
 
@@ -55,18 +51,18 @@ class Certify:
         """Do it."""
         from rich.console import Console  # noqa: PLC0415 - slow to import, as the rest here
 
-        from genprior._files import write_text  # noqa: PLC0415
+        from genprior._files import make_folder, write_text  # noqa: PLC0415
         from genprior.experiments.examination import examine  # noqa: PLC0415
-        from genprior.networks.foreign import open_generator  # noqa: PLC0415
         from genprior.report.certificate import examination_numbers, show_examination, write_page  # noqa: PLC0415
         from genprior.theory.generator_constants import default_radius  # noqa: PLC0415
 
-        check_device(self.device)
-        generator = open_generator(self.generator, self.weights, device=self.device)
+        self.settle()
+        opened = self.source().open(self.device)
+        generator = opened.generator
         text = self._operator_text()
         operator = None if text is None else self._parsed(text, generator.signal_shape)
         if self.out is not None:
-            self.out.mkdir(parents=True, exist_ok=True)
+            make_folder(self.out)
         with stages(_STAGES, visible=not self.json) as announce:
             found = examine(
                 generator,
@@ -88,6 +84,8 @@ class Certify:
             return
         console = Console()
         show_examination(found, console)
+        for note in opened.notes:
+            console.print(f"note: {note}", soft_wrap=True, markup=False, highlight=False)
         if self.out is not None:
             console.print(f"page: {self.out / 'certificate.html'}", soft_wrap=True, markup=False, highlight=False)
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.console import Console
 from rich.text import Text
 
-from genprior.cli.speech import check_device, print_json, status
+from genprior.cli.machine import Machine
+from genprior.cli.prior import Prior
+from genprior.cli.speech import print_json, status
 
 if TYPE_CHECKING:
     from genprior.tasks.check import Inspection
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
+class Check(Machine, Prior):
     """Check a generator of your own: what is wrong and how to fix it, its conditioning and speed, a command to begin with.
 
     Example:
@@ -27,36 +29,17 @@ class Check:
 
     generator: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="GENERATOR")]
     """my_model.py:build (a function that returns the module), a TorchScript or torch.export file, a bundled name."""
-    weights: Path | None = None
-    """Weights for my_model.py:build: .safetensors, or .pt with a state dictionary (several: ck.pt:g_ema)."""
-    latent_shape: tuple[int, ...] | None = None
-    """Shape of one latent, where it is not found out: 100, or 100 1 1."""
-    range: tuple[float, float] | Literal["keep"] | None = None
-    """Range of the generator's own values, where it is not recognised: -1 1. keep: leave them as they are."""
-    label: int | None = None
-    """Class, for a conditional generator."""
     out: Path | None = None
     """Folder for what the generator makes: samples/ (pictures, or an array where they are none) and samples.png."""
     seed: int = 0
     """Seed of the latents looked at."""
-    device: str = "cpu"
-    """Device for torch, for example cpu, cuda or mps."""
-    json: bool = False
-    """Print one JSON document instead of text."""
 
     def run(self) -> None:
         """Do it."""
         from genprior.tasks.check import inspect_generator, write_samples  # noqa: PLC0415 - slow to import
-        from genprior.tasks.settings import Source  # noqa: PLC0415
 
-        check_device(self.device)
-        source = Source(
-            generator=self.generator,
-            weights=None if self.weights is None else str(self.weights),
-            latent_shape=self.latent_shape,
-            signal_range=self.range,
-            label=self.label,
-        )
+        self.settle()
+        source = self.source()
         with status(not self.json) as announce:
             announce("looking at the generator")
             found = inspect_generator(source, device=self.device, seed=self.seed, samples=self.out)

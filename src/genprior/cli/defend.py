@@ -11,11 +11,13 @@ from rich.console import Console
 from rich.text import Text
 
 from genprior.cli.bar import Bar
-from genprior.cli.speech import check_device, print_json
+from genprior.cli.machine import Machine
+from genprior.cli.prior import INPUT, Prior
+from genprior.cli.speech import print_json
 
 
 @dataclass(frozen=True, kw_only=True)
-class Defend:
+class Defend(Machine, Prior):
     """Classify pictures that may be attacked: replace each by the nearest one of a generator, then ask the classifier.
 
     Writes defended/ in the layout of the input, result.json with the class of every picture before and after, report.html.
@@ -26,7 +28,7 @@ class Defend:
         genprior defend digits.npy --labels labels.npy --classifier my_model.py:build --out defended
     """
 
-    inputs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    inputs: Annotated[tuple[Path, ...], tyro.conf.Positional, INPUT]
     """Pictures (.png, .jpg, ...), arrays (.npy, .npz, .safetensors, .h5), or folders of them."""
     out: Path
     """Folder for defended/, result.json and report.html."""
@@ -34,10 +36,6 @@ class Defend:
     """A bundled name, a file of genprior train classifier, my_model.py:build, a TorchScript or torch.export file."""
     classifier_weights: Path | None = None
     """Weights for my_model.py:build: .safetensors, or .pt with a state dictionary."""
-    generator: str = "mnist"
-    """A bundled name, a file of genprior train, my_model.py:build, a TorchScript or torch.export file."""
-    weights: Path | None = None
-    """Weights for a generator from my_model.py:build."""
     labels: Path | None = None
     """A .npy file with the true class of every picture: accuracies are told then."""
     norm: Literal["linf", "l2"] = "linf"
@@ -56,21 +54,19 @@ class Defend:
     """Leave out files that cannot be used, instead of refusing to start."""
     seed: int = 0
     """Seed of the starts."""
-    device: str = "cpu"
-    """Device for torch, for example cpu, cuda or mps."""
     json: bool = False
     """Print result.json instead of a summary."""
 
     def run(self) -> None:
         """Do it."""
-        from genprior.networks.foreign import open_generator  # noqa: PLC0415 - slow to import
-        from genprior.networks.foreign_classifiers import open_classifier  # noqa: PLC0415
+        from genprior.networks.foreign_classifiers import open_classifier  # noqa: PLC0415 - slow to import
         from genprior.report.defend import write_defence  # noqa: PLC0415
         from genprior.tasks.defence import Projection, named_solver  # noqa: PLC0415
         from genprior.tasks.defend_files import defend_files, document  # noqa: PLC0415
 
-        check_device(self.device)
-        generator = open_generator(self.generator, self.weights, device=self.device)
+        self.settle()
+        opened = self.source().open(self.device)
+        generator = opened.generator
         shape = generator.signal_shape
         classifier = open_classifier(self.classifier, self.classifier_weights, signal_shape=shape, device=self.device)
         projection = Projection(
@@ -101,6 +97,7 @@ class Defend:
             (name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
             for name, value in record.numbers.items()
         ]
+        lines += [("note", note) for note in opened.notes]
         lines += [("files", str(self.out / "defended")), ("report", str(self.out / "report.html"))]
         for name, text in lines:
             Console().print(Text.assemble((f"{name}: ", "bold"), text), soft_wrap=True)

@@ -9,15 +9,17 @@ from typing import Literal
 from rich.console import Console
 from rich.text import Text
 
-from genprior.cli.speech import check_device, print_json, status
+from genprior.cli.machine import Machine
+from genprior.cli.speech import print_json, status
 
 
-@dataclass(frozen=True)
-class Demo:
+@dataclass(frozen=True, kw_only=True)
+class Demo(Machine):
     """Recover handwritten digits from half as many random measurements as pixels, with every solver in equal time.
 
-    Prints a table, writes one self-contained HTML page. Needs no download. Example:
+    Prints a table, writes one self-contained HTML page. Needs no download.
 
+    Example:
         genprior demo --out demo
     """
 
@@ -35,18 +37,17 @@ class Demo:
     """Real test digits, or digits that the generator made itself."""
     seed: int = 0
     """Seed of measurements and starts."""
-    device: str = "cpu"
-    """Device for torch, for example cpu, cuda or mps."""
-    json: bool = False
-    """Print one JSON document instead of the table."""
 
     def run(self) -> None:
         """Do it."""
-        from genprior.experiments.demo import run_demo  # noqa: PLC0415 - slow to import
+        from genprior import _validate  # noqa: PLC0415 - slow to import, as the rest here
+        from genprior._files import make_folder  # noqa: PLC0415
+        from genprior.experiments.demo import run_demo  # noqa: PLC0415
         from genprior.report.demo import demo_rows, demo_table, write_page  # noqa: PLC0415
 
-        check_device(self.device)
-        self.out.mkdir(parents=True, exist_ok=True)
+        self.settle()
+        _validate.number("time", self.time, above=0)
+        make_folder(self.out)
         with status(not self.json) as announce:
             demo = run_demo(
                 pictures=self.pictures,

@@ -36,14 +36,14 @@ class BenchRace(Machine):
 
     def run(self) -> None:
         """Do it."""
-        from genprior._files import write_text  # noqa: PLC0415
+        from genprior._files import make_folder, write_text  # noqa: PLC0415
         from genprior.cli.speech import as_json  # noqa: PLC0415
         from genprior.experiments.race import run_race  # noqa: PLC0415
         from genprior.report.race import draw_race, race_numbers, race_table, speedup_table  # noqa: PLC0415
 
         self.settle()
         if self.out is not None:
-            self.out.mkdir(parents=True, exist_ok=True)
+            make_folder(self.out)
         repeats = 1 if self.quick else self.repeats
         with status(True) as announce:
             race = run_race(

@@ -13,7 +13,9 @@ from rich.console import Console
 from rich.text import Text
 
 from genprior.cli.bar import Bar
-from genprior.cli.speech import check_device, say_error
+from genprior.cli.machine import Machine
+from genprior.cli.prior import INPUT, Prior
+from genprior.cli.speech import say_error
 
 if TYPE_CHECKING:
     from genprior.tasks.outcome import Outcome
@@ -21,23 +23,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Common:
+class Common(Machine, Prior):
     """Options of both commands."""
 
-    inputs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="INPUT...")]
+    inputs: Annotated[tuple[Path, ...], tyro.conf.Positional, INPUT]
     """Pictures (.png, .jpg, ...), arrays (.npy, .npz, .safetensors, .h5; one of several: scans.npz:images), or folders."""
     out: Path
     """Folder for recovered/, result.json and report.html. The same command with the same folder goes on."""
-    generator: str = "mnist"
-    """A bundled name, a file of genprior train, my_model.py:build, a TorchScript or torch.export file."""
-    weights: Path | None = None
-    """Weights for my_model.py:build: .safetensors, or .pt with a state dictionary (several: ck.pt:g_ema)."""
-    latent_shape: tuple[int, ...] | None = None
-    """Shape of one latent, where it is not found out: 100, or 100 1 1."""
-    range: tuple[float, float] | Literal["keep"] | None = None
-    """Range of the generator's own values, where it is not recognised: -1 1; files are then in [0, 1]. keep: as they are."""
-    label: int | None = None
-    """Class, for a conditional generator."""
     labels: Path | None = None
     """A .npy file with one class per item, for a conditional generator."""
     loss: Literal["l2", "l1", "linf"] = "l2"
@@ -66,28 +58,18 @@ class Common:
     """Leave out files that cannot be used, instead of refusing to start."""
     seed: int = 0
     """Seed of starts and simulated noise."""
-    device: str = "cpu"
-    """Device for torch, for example cpu, cuda or mps."""
     json: bool = False
     """Print result.json instead of a summary."""
 
     def job(self, operator: str) -> Recovery:
         """As the library takes it."""
-        from genprior.tasks.settings import Recovery, Source  # noqa: PLC0415 - slow to import
+        from genprior.tasks.settings import Recovery  # noqa: PLC0415 - slow to import
 
-        check_device(self.device)
-        source = Source(
-            generator=self.generator,
-            weights=None if self.weights is None else str(self.weights),
-            latent_shape=self.latent_shape,
-            signal_range=self.range,
-            label=self.label,
-            labels=None if self.labels is None else str(self.labels),
-        )
+        self.settle()
         return Recovery(
             inputs=tuple(str(path) for path in self.inputs),
             out=self.out,
-            source=source,
+            source=self.source(self.labels),
             operator=operator,
             simulate=self.simulate,
             noise=self.noise,
@@ -163,10 +145,9 @@ def _failures(outcome: Outcome, skip: bool) -> list[str]:
     unread, diverged = outcome.counts["UNREADABLE"], outcome.counts["DIVERGED"]
     found = []
     if unread and not skip:
-        others = ", all others are recovered" if outcome.recovered == outcome.total - unread else ""
-        found.append(
-            f"{unread} of {outcome.total} items could not be read{others} ({outcome.unread}); --skip accepts that"
-        )
+        others = ", all others are recovered" if 0 < outcome.recovered == outcome.total - unread else ""
+        skipped = "; --skip accepts that" if unread < outcome.total else ""
+        found.append(f"{unread} of {outcome.total} items could not be read{others} ({outcome.unread}){skipped}")
     if outcome.not_begun:
         found.append(
             f"no time was left for {outcome.not_begun} of {outcome.total} items: allow more --time, another --out"
@@ -189,7 +170,7 @@ def _say(outcome: Outcome, job: Recovery) -> None:
         lines.append(("median true error", f"{numbers['median_error']:.3g}"))
     lines += [
         ("time", f"{outcome.seconds:.1f} s, {outcome.forwards} forward and {outcome.backwards} backward passes"),
-        ("plan", outcome.plan),
+        *([("plan", outcome.plan)] if outcome.plan else []),
     ]
     lines += [("note", note) for note in outcome.notes]
     lines += [("files", str(job.out / "recovered")), ("report", str(outcome.report))]

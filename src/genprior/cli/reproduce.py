@@ -36,11 +36,12 @@ class _Reproduce(Machine):
 
     def run(self) -> None:
         """Do it."""
-        from genprior._files import write_text  # noqa: PLC0415
+        from genprior._files import make_folder, write_text  # noqa: PLC0415
         from genprior.experiments.reproduce import EXPERIMENTS, reproduce  # noqa: PLC0415
         from genprior.report.reproduction import write_report  # noqa: PLC0415
 
         self.settle()
+        make_folder(self.out)
         names = self.experiments or tuple(EXPERIMENTS)
         with _Bar(quiet=self.json) as bar:
             done = reproduce(

@@ -19,8 +19,9 @@ class Serve:
     """A web page on which to damage a picture and watch solvers recover it.
 
     Draw a digit, choose a sample or upload an image; choose the damage and the solvers; take the result, the command
-    and a Python script home. Works without a network. Example:
+    and a Python script home. Works without a network.
 
+    Example:
         genprior serve --port 8080
     """
 
@@ -54,8 +55,8 @@ class Serve:
 
     def _check(self) -> None:
         _validate.whole("jobs", self.jobs)
-        _validate.number("time-limit", self.time_limit, least=1)
-        _validate.number("upload-limit", self.upload_limit, above=0)
+        _validate.number("time_limit", self.time_limit, least=1)
+        _validate.number("upload_limit", self.upload_limit, above=0)
         if not 0 < self.port < 65536:
             raise ValueError(f"port must be between 1 and 65535, got {self.port}")
 

@@ -31,8 +31,9 @@ from genprior.training.wgan import WganSettings
 class TrainMnist(GeneratorTraining):
     """Train a generator of MNIST digits as a Wasserstein GAN with gradient penalty.
 
-    The data are looked for in the cache, then fetched. Example:
+    The data are looked for in the cache, then fetched.
 
+    Example:
         genprior train mnist --out runs/mnist --width 64 --steps 8000
     """
 
@@ -79,8 +80,9 @@ FACES = WganSettings(
 class TrainFolder(GeneratorTraining):
     """Train a generator of 64 x 64 pictures on a folder, tar or zip of image files.
 
-    Each is cropped to its central square and resized; broken files are counted and skipped. Example:
+    Each is cropped to its central square and resized; broken files are counted and skipped.
 
+    Example:
         genprior train folder --data pictures.zip --out runs/mine --hold-out 500
     """
 
@@ -133,8 +135,9 @@ class TrainFolder(GeneratorTraining):
 class TrainCeleba(TrainFolder):
     """Train a generator of faces on your copy of CelebA (aligned images: a folder, tar or zip).
 
-    CelebA may be used for non-commercial research only, and so may the weights trained on it. Example:
+    CelebA may be used for non-commercial research only, and so may the weights trained on it.
 
+    Example:
         genprior train celeba --data img_align_celeba.zip --out runs/celeba
     """
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from genprior import _validate
+from genprior._files import make_folder
 from genprior.cli.bar import Bar
 from genprior.cli.machine import Machine
 from genprior.cli.speech import print_json, status, typed_command
@@ -125,7 +126,7 @@ class GeneratorTraining(Training):
 
 
 def _check_writable(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     probe = folder / f".writable-{os.getpid()}"
     probe.write_bytes(b"")
     probe.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,9 @@ from pathlib import Path
 EXHAUSTED = (errno.EMFILE, errno.ENFILE)
 """The system has no more open files to give."""
 _NOT_ITS_FAULT = (*EXHAUSTED, errno.EIO)
+
+_OBJECTS = re.compile("^(Object arrays|Array can't be memory-mapped: Python objects)")
+"""How numpy refuses arrays of objects."""
 
 
 class Unreadable(ValueError):
@@ -34,6 +38,11 @@ def reading(path: Path | str, kind: str) -> Iterator[None]:
         if isinstance(problem, OSError) and problem.errno in _NOT_ITS_FAULT:
             raise
         reason = " ".join(str(problem).split()) or type(problem).__name__
+        if _OBJECTS.search(reason):
+            raise Unreadable(
+                f"{path} holds Python objects (object arrays are pickles), which are not read: save plain numbers, for "
+                "example array.astype(numpy.float32)"
+            ) from None
         raise Unreadable(
             f"{path} cannot be read as {kind} ({_short(reason)}): it is damaged, or something else"
         ) from problem

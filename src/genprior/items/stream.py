@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import hashlib
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,6 +40,11 @@ class Expected:
     """Whether pictures of another size may be cut and scaled."""
     whole: Shape | None = None
     """Shape of undamaged signals, where measurements are expected."""
+
+    @property
+    def signal(self) -> Shape:
+        """Shape of undamaged signals."""
+        return self.shape if self.whole is None else self.whole
 
     @property
     def picture(self) -> Wanted | None:
@@ -201,6 +207,11 @@ def _parts(file: Named, expected: Expected) -> list[Part]:
     if suffix in ARRAY_ENDINGS:
         return _array_parts(file, expected)
     wanted = expected.picture
+    if wanted is None and len(expected.signal) == 1:
+        raise Unreadable(
+            f"{path} is a picture, but the generator makes flat signals of {expected.signal[0]} values: end it with "
+            "nn.Unflatten(1, (channels, height, width)), or give an array"
+        )
     if wanted is None:
         raise Unreadable(
             f"{path} is a picture, but items of shape {expected.shape} are expected: give an array, or --simulate to "
@@ -226,9 +237,23 @@ def _array_parts(file: Named, expected: Expected) -> list[Part]:
     return parts
 
 
+def _flat_hint(shape: Shape, expected: Expected) -> str:
+    """What to do where pictures meet a generator of as many values in a row."""
+    for picture in (shape, shape[1:]):
+        if len(picture) > 1 and expected.shape == expected.signal == (math.prod(picture),):
+            form = picture if len(picture) > 2 else (1, *picture)
+            return (
+                f" The generator makes flat signals of {expected.shape[0]} values: end it with nn.Unflatten(1, {form})"
+            )
+    return ""
+
+
 def _array_part(path: Path, output: str, array: Array, expected: Expected) -> Part:
     name = f"{path}, {array.key}" if array.key else str(path)
-    layout = fit(array.shape, expected.shape, name)
+    try:
+        layout = fit(array.shape, expected.shape, name)
+    except Misfit as problem:
+        raise Misfit(f"{problem}{_flat_hint(array.shape, expected)}") from None
     with reading(path, "an array"):
         probe = array.rows(0, 1) if layout.batched else array.whole()
     array.close()

@@ -113,8 +113,8 @@ def open_with_notes(
         return wanted.adapt(load_program(Path(text)), device)
     if wanted != _Wanted():
         raise ValueError(
-            f"{text!r} knows its shapes and range, and takes no label: leave out latent_shape, signal_shape, signal_range "
-            "and label"
+            f"{text!r} knows its shapes and range, and takes no label: leave out the latent shape, the signal shape, the "
+            "range and the label"
         )
     if Path(text).suffix.lower() == ".py":
         raise ValueError(f"{text} names no function: write {text}:build, where build() returns the module")

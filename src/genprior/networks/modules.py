@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from genprior.generators.contract import Generator
 from genprior.items.guard import Unreadable
 from genprior.networks.exported import load_exported
 from genprior.networks.weights import refuse_pickled_code
@@ -33,10 +34,15 @@ def is_python(text: str) -> bool:
 
 
 def build_from_python(spec: str) -> Any:
-    """Call the function that ``my_model.py:build`` names, without arguments, and give what it returns."""
+    """Call the function that ``my_model.py:build`` names, without arguments, and give what it returns.
+
+    A name that stands for a module itself gives that module.
+    """
     place, _, name = spec.rpartition(":")
     source = _import(place, spec)
     build = getattr(source, name, None)
+    if isinstance(build, nn.Module | Generator):
+        return build
     if not callable(build):
         there = [key for key, value in vars(source).items() if callable(value) and not key.startswith("_")]
         raise ValueError(f"{place} has no function {name!r}: give one of {', '.join(there) or '(it defines none)'}")
@@ -46,7 +52,10 @@ def build_from_python(spec: str) -> Any:
             f"{spec} needs the arguments {', '.join(needed)}: give them defaults, or write a function without arguments "
             "that returns the module"
         )
-    return _guarded(build, spec, f"{name}()")
+    built = _guarded(build, spec, f"{name}()")
+    if built is None:
+        raise ValueError(f"{spec} returned None, expected a torch.nn.Module: is a return missing in {name}?")
+    return built
 
 
 def source_file(spec: str) -> Path | None:
@@ -141,14 +150,15 @@ def _guarded(call: Callable[[], Any], spec: str, what: str) -> Any:
     try:
         return call()
     except Exception as problem:
-        if isinstance(problem, ModuleNotFoundError) and what == f"import {problem.name}":
+        if isinstance(problem, ModuleNotFoundError) and f"{what}.".startswith(f"import {problem.name}."):
             raise ValueError(
                 f"there is no Python module {what.removeprefix('import ')!r} (from the generator {spec!r}): give a file, "
                 "my_model.py:build"
             ) from None
         last = traceback.extract_tb(problem.__traceback__)[-1]
-        where = f"{Path(last.filename).name}, line {last.lineno}"
-        raise ValueError(f"{what} failed with {type(problem).__name__}: {problem} ({where})") from problem
+        told = isinstance(problem, SyntaxError) and problem.filename is not None  # it names the place itself
+        where = "" if told else f" ({Path(last.filename).name}, line {last.lineno})"
+        raise ValueError(f"{what} failed with {type(problem).__name__}: {problem}{where}") from problem
 
 
 def _needed(build: Callable[..., Any]) -> list[str]:

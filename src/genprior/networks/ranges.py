@@ -18,6 +18,8 @@ Range = Bounds | Literal["keep"]
 _SAMPLES = 32
 _FINAL = {"Tanh": (-1.0, 1.0), "Sigmoid": (0.0, 1.0)}
 _UNIT = (0.0, 1.0)
+_FILLED, _OUTSIDE = 0.1, 0.25
+"""Samples of a generator should fill so much of a range that is told, and leave it by so much at most, in its widths."""
 
 
 def makes_pictures(shape: tuple[int, ...]) -> bool:
@@ -39,7 +41,8 @@ def with_range(
     if told == "keep":
         return module, None, "values left as they are, as was told"
     if told is not None:
-        return _mapped(module, _checked(told), "as was told")
+        given = _checked(told)
+        return _mapped(module, given, f"as was told{_doubt(module, shapes[0], given)}")
     bounds, why = (known[0], "as was declared") if known is not None else find_range(module, shapes[0])
     if bounds is None:
         return module, None, f"values left as they are: {why}"
@@ -51,16 +54,44 @@ def with_range(
 
 def find_range(module: nn.Module, latent_shape: tuple[int, ...]) -> tuple[Bounds | None, str]:
     """``(low, high)`` of the values, by the last layer or by samples, and how it was found; None: no usual range."""
-    last = [part for part in module.modules() if not list(part.children())][-1]
-    name = getattr(last, "original_name", type(last).__name__)
+    seen = _reach(module, latent_shape)
+    if seen is None:
+        return None, "it could not be looked at"
+    low, high = seen
+    for bounds in (_UNIT, (-1.0, 1.0)):
+        if bounds[0] - 1e-5 <= low and high <= bounds[1] + 1e-5 and _last_layer(module, bounds) == bounds:
+            return bounds, _told(seen)
+    return None, f"{_told(seen)}, which is neither [0, 1] nor [-1, 1]"
+
+
+def _doubt(module: nn.Module, latent_shape: tuple[int, ...], bounds: Bounds) -> str:
+    """A question, where samples leave most of the range empty, or leave the range."""
+    seen, width = _reach(module, latent_shape), bounds[1] - bounds[0]
+    if seen is None:
+        return ""
+    filled = (seen[1] - seen[0]) / width
+    outside = max(bounds[0] - seen[0], seen[1] - bounds[1]) / width
+    if filled >= _FILLED and outside <= _OUTSIDE:
+        return ""
+    return f", but {_told(seen)}: is --range right?"
+
+
+def _reach(module: nn.Module, latent_shape: tuple[int, ...]) -> Bounds | None:
+    """The lowest and the highest value of some samples; None where there are none."""
     signals = run_on(module, latent_shape, _SAMPLES)
     if not isinstance(signals, Tensor) or not bool(torch.isfinite(signals).all()):
-        return None, "it could not be looked at"
-    low, high = float(signals.min()), float(signals.max())
-    for bounds in (_UNIT, (-1.0, 1.0)):
-        if bounds[0] - 1e-5 <= low and high <= bounds[1] + 1e-5 and _FINAL.get(name, bounds) == bounds:
-            return bounds, f"{_SAMPLES} samples lie in [{low:.3g}, {high:.3g}]"
-    return None, f"{_SAMPLES} samples lie in [{low:.3g}, {high:.3g}], which is neither [0, 1] nor [-1, 1]"
+        return None
+    return float(signals.min()), float(signals.max())
+
+
+def _last_layer(module: nn.Module, otherwise: Bounds) -> Bounds:
+    """The range of the last layer, where it is one that has a range."""
+    last = [part for part in module.modules() if not list(part.children())][-1]
+    return _FINAL.get(getattr(last, "original_name", type(last).__name__), otherwise)
+
+
+def _told(seen: Bounds) -> str:
+    return f"{_SAMPLES} samples lie in [{seen[0]:.3g}, {seen[1]:.3g}]"
 
 
 def _mapped(module: nn.Module, bounds: Bounds, why: str) -> tuple[nn.Module, Bounds, str]:

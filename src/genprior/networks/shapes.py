@@ -36,7 +36,7 @@ def find_latent_shape(runnable: nn.Module, original: nn.Module) -> tuple[tuple[i
 
 
 def run_on(module: nn.Module, latent_shape: tuple[int, ...], count: int = 2) -> Tensor | str:
-    """Signals for random latents, or why there are none."""
+    """Signals for random latents, or why there are none; refused where the module runs, but gives something else."""
     device, dtype = place_of(module)
     random = torch.Generator().manual_seed(0)
     z = torch.randn(count, *latent_shape, generator=random, dtype=torch.float64, device="cpu").to(device, dtype)
@@ -46,10 +46,23 @@ def run_on(module: nn.Module, latent_shape: tuple[int, ...], count: int = 2) -> 
     except Exception as problem:
         return f"{type(problem).__name__}: {problem}".partition("\n")[0]
     if not isinstance(signals, Tensor):
-        return f"it gave {type(signals).__name__}, not a tensor"
+        raise ValueError(
+            f"the module runs on latents of shape {latent_shape}, but gives {type(signals).__name__}, expected one tensor: "
+            f"return the picture, for example {_picture_in(signals)}"
+        )
     if signals.ndim < 2 or len(signals) != count:
         return f"it gave shape {tuple(signals.shape)} for {count} latents"
     return signals
+
+
+def _picture_in(output: object) -> str:
+    """Where the first tensor of an output lies, as one would write it."""
+    if isinstance(output, tuple | list):
+        return f"out[{next((place for place, part in enumerate(output) if isinstance(part, Tensor)), 0)}]"
+    if isinstance(output, dict):
+        return f"out[{next((key for key, part in output.items() if isinstance(part, Tensor)), 'sample')!r}]"
+    parts = getattr(output, "__dict__", {})
+    return f"out.{next((name for name, part in parts.items() if isinstance(part, Tensor)), 'sample')}"
 
 
 def declared_latent(module: nn.Module) -> Iterator[tuple[tuple[int, ...], str]]:
@@ -64,6 +77,15 @@ def declared_latent(module: nn.Module) -> Iterator[tuple[tuple[int, ...], str]]:
 
 
 def _candidates(module: nn.Module) -> Iterator[tuple[tuple[int, ...], str]]:
+    """Each shape once, with the first reason for it."""
+    seen = set()
+    for shape, reason in _suggested(module):
+        if shape not in seen:
+            seen.add(shape)
+            yield shape, reason
+
+
+def _suggested(module: nn.Module) -> Iterator[tuple[tuple[int, ...], str]]:
     exported = exported_latent(module)
     if exported is not None:
         yield exported[1], "the shape it was exported with"

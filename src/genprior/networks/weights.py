@@ -14,9 +14,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from genprior.items.arrays import ARRAY_ENDINGS
 from genprior.items.guard import Unreadable
 from genprior.items.named import split_key
 
+_SAVED = (b"PK\x03\x04", b"\x80")
+"""How files of torch.save begin: an archive, or in old ones a pickle."""
 _WRAPPER = "module."
 """What torch.nn.DataParallel puts before every name."""
 
@@ -49,11 +52,23 @@ def read_weights(path: Path) -> dict[str, dict[str, Tensor]]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path} (weights)")
     if path.suffix.lower() != ".safetensors":
+        _check_saved(path)
         return _state_dicts(refuse_pickled_code(path), path)
     try:
         return {"": load_file(path)}
     except (SafetensorError, OSError, ValueError) as problem:
         raise ValueError(f"{path} cannot be read as safetensors ({problem}): truncated or something else") from None
+
+
+def _check_saved(path: Path) -> None:
+    """Refuse what torch.save cannot have written, by its first bytes: arrays, pictures, text."""
+    with path.open("rb") as file:
+        start = file.read(4)
+    if path.suffix.lower() in ARRAY_ENDINGS or not start.startswith(_SAVED):
+        raise Unreadable(
+            f"{path} cannot be read as weights, for torch.save did not write it: give .safetensors, or .pt of "
+            "torch.save(module.state_dict(), ...)"
+        )
 
 
 def refuse_pickled_code(path: Path, content: bytes | None = None) -> Any:

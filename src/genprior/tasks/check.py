@@ -14,12 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from genprior._files import write_atomically
+from genprior._files import make_folder, write_atomically
 from genprior.checks import check_generator
 from genprior.checks.report import Finding, Report
 from genprior.generators import Generator
 from genprior.items.pictures import encode
-from genprior.networks.foreign import Opened, open_with_notes
 from genprior.networks.ranges import Range, makes_pictures
 from genprior.report.sheets import contact_sheet, stretched
 from genprior.report.signals import signal_sheet
@@ -73,10 +72,9 @@ def inspect_generator(source: Source, *, device: str = "cpu", seed: int = 0, sam
     ``samples`` is the folder for which :func:`write_samples` is meant: the suggested command then takes what is there.
     """
     try:
-        opened = _open(source, device)
+        opened = source.open(device)
     except (ValueError, TypeError, OSError) as problem:
-        what, _, advice = str(problem).rpartition(": ")
-        return Inspection(Report(source.generator, (Finding("opens", False, what or str(problem), advice),)))
+        return Inspection(Report(source.generator, (Finding("opens", False, str(problem)),)))
     generator = opened.generator
     report = check_generator(generator, seed=seed)
     findings = (
@@ -97,8 +95,9 @@ def write_samples(source: Source, out: Path, *, count: int = 16, device: str = "
 
     Pictures are ``00.png`` and so on; other signals, and values that a picture cannot hold, one array ``signals.npy``.
     """
-    generator = _open(source, device).generator
-    (out / _FOLDER).mkdir(parents=True, exist_ok=True)
+    generator = source.open(device).generator
+    make_folder(out)
+    (out / _FOLDER).mkdir(exist_ok=True)
     sheet = out / f"{_FOLDER}.png"
     with torch.no_grad():
         signals = torch.cat([generator(z[None]) for z in generator.sample_latent(count, seed)])
@@ -126,17 +125,6 @@ def _save_array(signals: Tensor, path: Path) -> None:
 
 def _in_unit_range(signals: Tensor) -> bool:
     return float(signals.min()) >= -_SLACK and float(signals.max()) <= 1 + _SLACK
-
-
-def _open(source: Source, device: str) -> Opened:
-    return open_with_notes(
-        source.generator,
-        source.weights,
-        latent_shape=source.latent_shape,
-        signal_range=source.signal_range,
-        label=source.label,
-        device=device,
-    )
 
 
 def _pictures(generator: Generator, seed: int, *, kept: bool) -> Finding:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from genprior._files import write_text
+from genprior._files import make_folder, write_text
 from genprior.items import Items, Outputs, open_items
 from genprior.items.single import read_array
 from genprior.items.stream import Expected
@@ -69,7 +69,8 @@ def defend_files(
     folder = out / "defended"
     if folder.is_dir() and any(folder.iterdir()):
         raise ValueError(f"{folder} is there already, with files of an earlier run: give another --out, or remove it")
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
+    folder.mkdir(exist_ok=True)
     work = out / "work"
     work.mkdir(exist_ok=True)
     outputs = Outputs(items, folder, work, generator.signal_shape)

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from genprior._files import remove_unfinished, write_atomically, write_text
+from genprior._files import make_folder, remove_unfinished, write_atomically, write_text
 
 _JOB = "job.json"
 _FORMAT = "genprior-job-1"
@@ -33,7 +33,8 @@ class Ledger:
 
     def __init__(self, out: Path, asked: dict[str, Any]) -> None:
         self.folder = out / FOLDER
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
+        self.folder.mkdir(exist_ok=True)
         remove_unfinished(self.folder)
         self._check(out, {"format": _FORMAT, **asked})
 
@@ -106,7 +107,8 @@ def alone(out: Path) -> Iterator[None]:
     except ModuleNotFoundError:
         yield
         return
-    (out / FOLDER).mkdir(parents=True, exist_ok=True)
+    make_folder(out)
+    (out / FOLDER).mkdir(exist_ok=True)
     with (out / FOLDER / "lock").open("w", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -58,6 +58,7 @@ def parse_operator(
     """
     shape, operator = tuple(signal_shape), None
     for part in reversed(text.split(" @ ")):
+        _refuse_joined(part.strip())
         name, options = parse_options(part.strip())
         try:
             inner = _KINDS[name].build(options, shape).to(device, dtype)
@@ -113,11 +114,31 @@ def _named(part: str, name: str, kind: _Kind) -> tuple[str, str]:
     if not equals:
         if kind.positional is None:
             raise ValueError(f"operator {name!r} does not know what {part!r} is: write {kind.example}")
+        _refuse_number(part, name, kind)
         return kind.positional, part
     if key not in kind.options:
         known = ", ".join(kind.options) or "none"
         raise ValueError(f"operator {name!r} has no option {key!r} (its options: {known}): write {kind.example}")
     return key, value
+
+
+def _refuse_number(part: str, name: str, kind: _Kind) -> None:
+    """A number where a file is meant, and there is no such file: it is the other option."""
+    other = next((key for key in kind.either if key != kind.positional), None)
+    if other is None or Path(part).exists():
+        return
+    try:
+        kind.options[other](part)
+    except ValueError:
+        return
+    raise ValueError(f"operator {name!r}: there is no file {part}: for a number write {name}:{other}={part}")
+
+
+def _refuse_joined(part: str) -> None:
+    """Two operators without spaces between them."""
+    left, at, right = part.partition("@")
+    if at and right.strip().partition(":")[0] in _KINDS:
+        raise ValueError(f"operator {part!r}: put spaces around @, '{left.strip()} @ {right.strip()}'")
 
 
 def _converted(key: str, value: str, wanted: type, text: str) -> Any:
@@ -151,6 +172,7 @@ def _mask(options: dict[str, Any], shape: Shape) -> Operator:
         mask = torch.rand(shape[-2:], generator=torch.Generator().manual_seed(seed)) < share
     else:
         mask = _mask_file(Path(options["file"]))
+    _check_size(tuple(mask.shape), shape)
     if options.get("invert", False):
         mask = 1 - mask.float() if mask.dtype != torch.bool else ~mask
     try:
@@ -159,6 +181,17 @@ def _mask(options: dict[str, Any], shape: Shape) -> Operator:
         if "keeps nothing" not in str(problem):
             raise
         raise ValueError("the mask keeps nothing: bright pixels are the known ones; add invert=true") from None
+
+
+def _check_size(given: Shape, shape: Shape) -> None:
+    """A mask is of the size of the pictures, or has one value for each of the signal's."""
+    try:
+        fits = np.broadcast_shapes(given, shape) == shape
+    except ValueError:
+        fits = False
+    if not fits:
+        size = f"{shape[-2:]}, the size of the pictures, or " if len(shape) == 3 else ""
+        raise ValueError(f"the mask has shape {given}, expected {size}{shape}: cut or scale it")
 
 
 def _mask_file(path: Path) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from genprior.generators import Generator
 from genprior.items import Loaded, Outputs, open_items
 from genprior.items.single import read_array
 from genprior.items.stream import Expected
-from genprior.networks.foreign import open_with_notes, source_digest
+from genprior.networks.foreign import source_digest
 from genprior.networks.labels import check_labels, with_label
 from genprior.operators import Operator
 from genprior.progress import fraction_done
@@ -71,14 +72,9 @@ class _Job:
         self.labels = (
             None if source.labels is None else read_array(Path(source.labels), kinds="ui").reshape(-1).tolist()
         )
-        opened = open_with_notes(
-            source.generator,
-            source.weights,
-            latent_shape=source.latent_shape,
-            signal_range=source.signal_range,
-            label=self.labels[0] if self.labels else source.label,
-            device=job.device,
-        )
+        if self.labels:
+            source = replace(source, label=self.labels[0], labels=None)
+        opened = source.open(job.device)
         self.generator, self.notes = opened.generator, opened.notes
         self.operator = parse_operator(
             job.operator, self.generator.signal_shape, device=self.generator.device, dtype=self.generator.dtype

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from genprior import _validate, solvers
+from genprior.networks.foreign import Opened, open_with_notes
 from genprior.networks.ranges import Range
 from genprior.solvers.base import Solver
 
@@ -42,7 +43,20 @@ class Source:
 
     def __post_init__(self) -> None:
         if self.label is not None and self.labels is not None:
-            raise ValueError("label and labels were both given: one class for all items, or a file with one per item")
+            raise ValueError(
+                "--label and --labels were both given: one class for all items, or a file with one per item"
+            )
+
+    def open(self, device: str = "cpu") -> Opened:
+        """The generator, with notes on what was found out about it."""
+        return open_with_notes(
+            self.generator,
+            self.weights,
+            latent_shape=self.latent_shape,
+            signal_range=self.signal_range,
+            label=self.label,
+            device=device,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +93,7 @@ class Recovery:
     def __post_init__(self) -> None:
         _validate.number("noise", self.noise, least=0)
         if self.noise and not self.simulate:
-            raise ValueError("noise is for simulations: give simulate too, or leave it out")
+            raise ValueError("--noise is for simulations: give --simulate too, or leave it out")
         if self.loss not in LOSSES:
             raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}")
         if self.box is not None and not self.box[0] < self.box[1]:

@@ -13,11 +13,11 @@ import genprior as gp
 from genprior.experiments.reproduce import EXPERIMENTS, claims, plateau, reproduce
 from genprior.experiments.reproduce import compressive_sensing as sensing
 from genprior.experiments.reproduce import defender as defender_module
-from genprior.experiments.reproduce.claims import FAILS, HOLDS, PARTLY, first_step, graded, slope, within
+from genprior.experiments.reproduce.claims import FAILS, HOLDS, NOT_JUDGED, PARTLY, first_step, graded, slope, within
 from genprior.experiments.reproduce.contest import Contest, Setting, chosen, quartiles, race, tuning_part
 from genprior.experiments.reproduce.defender import Defender
 from genprior.experiments.reproduce.judging_defence import _known, paired
-from genprior.experiments.reproduce.judging_races import _ahead, _gd_stands, _passes_adam
+from genprior.experiments.reproduce.judging_races import _adam_is_slow, _ahead, _gd_stands, _passes_adam
 from genprior.experiments.reproduce.methods import denoising_methods, grid, sensing_methods
 from genprior.experiments.reproduce.parts import Found, unique
 from genprior.experiments.reproduce.run import settings_of
@@ -86,6 +86,30 @@ def test_when_adam_is_passed(start, verdict):
     }
     found = _passes_adam(results, "linf", "exact")
     assert found.verdict == verdict and found.numbers["step"] == start
+
+
+@pytest.mark.parametrize("steps", [60, 100])
+def test_short_runs_do_not_judge_who_passes_whom(steps):
+    flat = curve(np.ones(steps + 1))
+    long = curve(np.linspace(1, 0.2, 300))
+    for adam, admm in ((long, flat), (flat, long)):
+        runs = {"linf-denoising.linf.run.adam": adam, "linf-denoising.linf.run.exact": admm}
+        found = _passes_adam(runs, "linf", "exact")
+        assert (found.verdict == NOT_JUDGED) == (steps < 100)
+        assert ("Only 60 iterations were run, too few to judge" in found.finding) == (steps < 100)
+
+
+@pytest.mark.parametrize(
+    ("half", "steps", "verdict"),
+    [(None, 60, NOT_JUDGED), (None, 199, NOT_JUDGED), (None, 200, HOLDS), (20, 60, FAILS), (150, 300, PARTLY)],
+)
+def test_short_runs_do_not_judge_whether_adam_is_slow(half, steps, verdict):
+    values = np.ones(steps + 1)
+    if half is not None:
+        values[half:] = 0.4
+    found = _adam_is_slow({"linf-denoising.linf.run.adam": curve(values)})
+    assert found.verdict == verdict
+    assert ("more than were run" in found.finding) == (verdict == NOT_JUDGED)
 
 
 @pytest.mark.parametrize(("end", "verdict"), [(0.97, HOLDS), (0.9, PARTLY), (0.5, FAILS)])

@@ -1,4 +1,4 @@
-"""Claims of the paper in our own words, each judged by code from the numbers: holds, holds partly, does not hold."""
+"""Claims of the paper in our own words, each judged by code from the numbers: holds, partly, not; or too short to judge."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import numpy as np
 from genprior.experiments.reproduce.parts import Array, Found
 
 HOLDS, PARTLY, FAILS = "holds", "holds partly", "does not hold"
+NOT_JUDGED = "not judged"
+"""The run was too short to see what the claim speaks of."""
 _RESAMPLES = 4000
 _TINY = 1e-30
 

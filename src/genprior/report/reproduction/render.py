@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from genprior._files import write_atomically, write_text
-from genprior.experiments.reproduce.claims import Claim
+from genprior.experiments.reproduce.claims import FAILS, HOLDS, NOT_JUDGED, PARTLY, Claim
 from genprior.experiments.reproduce.judging_defence import accuracy_curve
 from genprior.experiments.reproduce.parts import Array, Found
 from genprior.experiments.reproduce.run import Reproduction
@@ -120,7 +120,7 @@ def _footer(done: Reproduction) -> str:
 def _counts(claims: list[Claim]) -> list[tuple[str, str]]:
     """How many of the paper's claims hold; our own questions are not counted."""
     papers = [claim for claim in claims if not claim.ours]
-    verdicts = ("holds", "holds partly", "does not hold")
+    verdicts = [HOLDS, PARTLY, FAILS, *([NOT_JUDGED] if any(claim.verdict == NOT_JUDGED for claim in papers) else [])]
     return [(verdict, str(sum(claim.verdict == verdict for claim in papers))) for verdict in verdicts]
 
 
