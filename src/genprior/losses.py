@@ -152,6 +152,10 @@ class LeastSquares(Loss):
         _fit_measurements(operator, y)
         if y.is_complex() and operator.complex_measurements is False:
             raise TypeError(f"y is complex ({y.dtype}), but {operator!r} gives real measurements: use y.real")
+        if not y.is_complex() and operator.complex_measurements:
+            raise TypeError(
+                f"y is real ({y.dtype}), but {operator!r} gives complex measurements: for a signal x, y = A(x) measures it"
+            )
         self.operator = operator
         self.y = y.detach().clone()  # the caller may change theirs, and rotated copies are kept
         self.batch = y.shape[0]

@@ -112,6 +112,11 @@ def _weights(mask: Tensor, dtype: torch.dtype | None) -> Tensor:
     if mask.is_complex():
         raise TypeError(f"mask must hold booleans, 0/1, or weights of at least 0, got {mask.dtype}")
     if not mask.is_floating_point():
+        if int(mask.max() if mask.numel() else 0) > 1:
+            raise ValueError(
+                f"mask of {mask.dtype} has values up to {int(mask.max())}, expected 0 and 1: use mask > 0, or floating-point "
+                "weights"
+            )
         mask = mask.to(dtype or torch.float32)
     weights = _validate.tensor("mask", mask).detach().to(dtype or mask.dtype, copy=True)
     if bool((weights < 0).any()):
