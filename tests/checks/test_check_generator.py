@@ -72,11 +72,11 @@ def alone_only_fails(inside, z):
 
 BAD = {
     "random": (random_module, "same latent, same signal", "switch its noise off"),
-    "mixes items": (lambda g, z: g(z) - g(z).mean(dim=0), "items do not influence each other", "module.eval()"),
+    "mixes items": (lambda g, z: g(z) - g(z).mean(dim=0), "items do not influence each other", "compute per item"),
     "batch standardised": (
         lambda g, z: nn.functional.batch_norm(g(z), None, None, training=True),
         "items do not influence each other",
-        "batch statistics in use",
+        "minibatch statistics",
     ),
     "NaN": (lambda g, z: g(z) * torch.nan, "finite values and gradients", "check the weights"),
     "NaN gradient": (lambda g, z: g(z) + (0 * z[:, :1]).sqrt(), "finite values and gradients", "check the weights"),

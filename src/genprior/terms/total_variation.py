@@ -21,7 +21,9 @@ STEP = 1 / 8  # |D|^2 <= 8 for forward differences on two axes
 class TotalVariation(Term):
     """``sum over pixels of sqrt(dx^2 + dy^2)``, forward differences over the last two axes, 0 at the far border.
 
-    A weight is a factor: ``0.1 * TotalVariation()``. Leading axes (channels) are summed. The prox solves the dual of ``t TV(x) + 1/2 |x - v|^2``,
+    A weight is a factor: ``0.1 * TotalVariation()``.
+
+    Leading axes (channels) are summed. The prox solves the dual of ``t TV(x) + 1/2 |x - v|^2``,
 
         minimise  1/2 |v - D'q|^2   subject to   |q_pixel| <= t,        x = v - D'q,
 

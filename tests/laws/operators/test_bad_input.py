@@ -141,7 +141,7 @@ BAD = {
     "measurements other m": (
         lambda: A.adjoint(torch.zeros(2, 3)),
         ValueError,
-        "measurements have 3 values, but the operator gives 4: was y made with another seed or m?",
+        "measurements have 3 values, but the operator gives 4: another m? is y transposed (y.T)?",
     ),
     "measurements shape": (
         lambda: A.adjoint(torch.zeros(2, 2, 2)),
