@@ -96,6 +96,12 @@ class SquaredDistance(Loss):
         the centre of each item, ``(B, *signal_shape)``.
     weight
         a number, or one per item.
+
+    Examples
+    --------
+    >>> import torch, genprior as gp
+    >>> gp.SquaredDistance(torch.zeros(2, 3), weight=0.5)(torch.ones(2, 3))
+    tensor([1.5000, 1.5000])
     """
 
     def __init__(self, y: Tensor, weight: PerItem = 1.0) -> None:
@@ -155,6 +161,13 @@ class LeastSquares(Loss):
         a :class:`genprior.operators.Operator`.
     y
         measurements, ``(B, *operator.measurement_shape)``.
+
+    Examples
+    --------
+    >>> import torch, genprior as gp
+    >>> A = gp.operators.Mask(torch.tensor([True, False, True]))
+    >>> gp.LeastSquares(A, torch.zeros(2, 3))(torch.ones(2, 3))
+    tensor([1., 1.])
     """
 
     def __init__(self, operator: Operator, y: Tensor) -> None:

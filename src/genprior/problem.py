@@ -44,6 +44,13 @@ class Problem:
         the term H on the latent z; omitted: zero.
 
     Shapes, devices and dtypes are checked here, once. ``batch`` is the number of items where the data fix it, else None.
+
+    Examples
+    --------
+    >>> import torch, genprior as gp
+    >>> G = gp.Generator(torch.nn.Linear(3, 8), latent_shape=(3,), signal_shape=(8,))
+    >>> gp.Problem(G, loss=gp.SquaredDistance(torch.zeros(2, 8)), on_latent=gp.Ball(2.0)).batch
+    2
     """
 
     def __init__(

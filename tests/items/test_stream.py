@@ -173,6 +173,8 @@ def written(path, array):
         (lambda p: written(p / "a.npy", np.zeros((2, 6, 8), np.int64)), {}, "whole numbers .int64."),
         (lambda p: written(p / "a.npy", np.zeros((2, 6, 8), np.uint8)), {"measured": True}, "expected floating-point meas"),
         (lambda p: written(p / "a.npy", np.zeros((2, 6, 8), complex)), {}, "complex numbers, expected real"),
+        (lambda p: written(p / "a.npy", np.zeros((2, 6, 8))), {"measured": True, "complex_too": True},
+         "real numbers, expected complex measurements: --simulate"),
         (lambda p: written(p / "a.npy", np.array([{"a": 1}])), {}, "cannot be read as an array"),
         (lambda p: written(p / "a.npy", np.array(["x"])), {}, "shape"),
         (lambda p: written(p / "a.npy", np.zeros((0, 1, 6, 8))), {}, "is empty"),

@@ -13,7 +13,14 @@ from genprior.operators.base import Operator, RowForm
 
 
 class Identity(Operator):
-    """``A x = x``, for denoising."""
+    """``A x = x``, for denoising, on signals of shape ``signal_shape``.
+
+    Examples
+    --------
+    >>> import torch, genprior as gp
+    >>> gp.operators.Identity((1, 8, 8))(torch.ones(2, 1, 8, 8)).shape
+    torch.Size([2, 1, 8, 8])
+    """
 
     def __init__(self, signal_shape: int | Sequence[int]) -> None:
         self.signal_shape = _validate.shape("signal_shape", signal_shape)
@@ -50,6 +57,12 @@ class Mask(Operator):
     (float32 unless told), a mask of weights in its own.
 
     Resolvent: ``v / (mask^2 + rho)``.
+
+    Examples
+    --------
+    >>> import torch, genprior as gp
+    >>> gp.operators.Mask(torch.tensor([True, False]), signal_shape=(1, 2))(torch.ones(1, 1, 2))
+    tensor([[[1., 0.]]])
     """
 
     def __init__(

@@ -23,6 +23,12 @@ class Linear(Operator):
     With it, a missing ``measurement_shape`` is found by applying ``fn`` to one zero signal on ``device`` in ``dtype``
     (CPU and float32 unless told), and a few random signals show whether ``fn`` is linear and ``adjoint`` its
     own. The resolvent uses conjugate gradients with ``tolerance`` and ``max_iterations``.
+
+    Examples
+    --------
+    >>> import torch, genprior as gp
+    >>> gp.operators.Linear(lambda x: x[..., ::2], signal_shape=(1, 8, 8))(torch.ones(2, 1, 8, 8)).shape
+    torch.Size([2, 1, 8, 4])
     """
 
     complex_measurements = None
