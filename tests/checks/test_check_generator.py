@@ -103,6 +103,14 @@ def test_bad_generators(name):
         report.raise_if_failed()
 
 
+@pytest.mark.parametrize("name", ["random", "mixes items", "batch standardised"])
+def test_one_fault_is_not_told_as_several(name):
+    fault, law, _ = BAD[name]
+    report = check_generator(gp.Generator(Made(fault), 3, 8))
+    assert [finding.law for finding in report.failures] == [law]
+    assert "gradient equals differences" not in str(report)
+
+
 def test_nan_weights():
     module = tiny_module()
     with torch.no_grad():

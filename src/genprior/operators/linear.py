@@ -101,7 +101,8 @@ class Linear(Operator):
             apart = norm(self._fn(u + 2 * v) - of_u - 2 * of_v)
             if not bool(apart <= _WRONG * (norm(of_u) + 2 * norm(of_v))):
                 raise ValueError(
-                    "fn is not linear: fn(u + 2v) differs from fn(u) + 2 fn(v); gp.checks.check_operator shows more"
+                    "fn is not linear: fn(u + 2v) differs from fn(u) + 2 fn(v): for a non-linear model write the loss "
+                    "as gp.EmpiricalRisk"
                 )
             if self._given_adjoint is None:
                 return
