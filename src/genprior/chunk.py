@@ -117,8 +117,7 @@ class Chunk:
         hopeless = broken & (self.rows.rollbacks >= _MOST_ROLLBACKS)
         codes = torch.zeros_like(self.rows.index) + verdict
         codes[self.rows.stalled(self.step, self.options.patience) & (codes == 0)] = int(Status.STALLED)
-        codes[self.rows.converged(self.options.tolerance)] = int(Status.CONVERGED)
-        codes[broken & (codes == int(Status.CONVERGED))] = 0
+        codes[self.rows.converged(self.options.tolerance) & ~broken] = int(Status.CONVERGED)
         codes[hopeless] = int(Status.DIVERGED)
         codes[self._culled() & (codes == 0)] = int(Status.CULLED)
         mend = broken & (codes == 0)

@@ -115,6 +115,9 @@ class SquaredDistance(Loss):
 
     def evaluate(self, w: Tensor) -> tuple[Tensor, Tensor]:
         """``weight |w - y|^2`` and ``w - y``."""
+        if w.shape != self.y.shape:
+            expected = tuple(self.y.shape)
+            raise ValueError(f"signals have shape {tuple(w.shape)}, expected {expected}: one signal per item of y")
         residual = w - self.y
         return self.weight * _batch.square(residual), residual
 
@@ -206,6 +209,9 @@ class LeastSquares(Loss):
 
     def evaluate(self, w: Tensor) -> tuple[Tensor, Tensor]:
         """``1/2 |A w - y|^2`` and ``A w - y`` (rotated where :attr:`form` exists)."""
+        expected = (self.batch, *(self.operator.signal_shape or w.shape[1:]))
+        if w.shape != expected:
+            raise ValueError(f"signals have shape {tuple(w.shape)}, expected {expected}: one signal per item of y")
         image = self.operator(w) if self.form is None else self.form.forward(w)
         residual = image - self.target
         return 0.5 * _batch.square(residual), residual

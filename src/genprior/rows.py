@@ -35,7 +35,7 @@ class Best:
 
     def updated(self, state: State) -> Best:
         """With the items of ``state`` that are better."""
-        better = state.score < self.score
+        better = _ahead(state, self)
         if better.device.type == "cpu":  # a look at the mask costs nothing here, and mostly spares the copies
             count = int(better.sum())
             if count == len(better):
@@ -58,6 +58,7 @@ class Marks:
     def updated(self, best: Tensor, residual: Tensor, step: int) -> Marks:
         """Progress is a best score lower by 0.1%, or residuals lower by 5%."""
         better_score = best < self.score - _BETTER_SCORE * self.score.abs()
+        better_score |= best > self.score  # a best score rises only when the first feasible iterate replaces others
         better_residual = residual < (1 - _BETTER_RESIDUAL) * self.residual
         return Marks(
             torch.where(better_score, best, self.score),
@@ -180,17 +181,31 @@ class Outcome:
 
 
 def winners(outcome: Outcome, restarts: int) -> Tensor:
-    """The row of the best restart of each item, by score."""
-    score = torch.where(outcome.score.isnan(), torch.inf, outcome.score).reshape(-1, restarts)
-    items = torch.arange(len(score), device=score.device)
-    return items * restarts + score.argmin(dim=1)
+    """The row of the best restart of each item: feasible ones first, then by score."""
+    best = _order(outcome.score, outcome.objective, restarts)[:, 0]
+    return torch.arange(len(best), device=best.device) * restarts + best
 
 
 def losers(outcome: Outcome, rows: Rows, restarts: int, survivors: int) -> Tensor:
     """Running rows that are not among the ``survivors`` best of their item, finished rows included in the ranking."""
-    score = outcome.score.index_copy(0, rows.index, rows.best.score).reshape(-1, restarts)
-    order = torch.where(score.isnan(), torch.inf, score).argsort(dim=1, stable=True).argsort(dim=1)
-    return (order >= survivors).reshape(-1)[rows.index]
+    score = outcome.score.index_copy(0, rows.index, rows.best.score)
+    objective = outcome.objective.index_copy(0, rows.index, rows.best.objective)
+    ranks = _order(score, objective, restarts).argsort(dim=1)
+    return (ranks >= survivors).reshape(-1)[rows.index]
+
+
+def _order(score: Tensor, objective: Tensor, restarts: int) -> Tensor:
+    """The restarts of each item from the best to the worst: a finite objective before any other, then by score."""
+    by_score = torch.where(score.isnan(), torch.inf, score).reshape(-1, restarts).argsort(dim=1, stable=True)
+    infeasible = (~objective.isfinite()).reshape(-1, restarts).gather(1, by_score)
+    return by_score.gather(1, infeasible.int().argsort(dim=1, stable=True))
+
+
+def _ahead(state: State, best: Best) -> Tensor:
+    """Where the iterate is better: by score, but never an infeasible one before a feasible one, whatever its score."""
+    lower = state.score < best.score
+    feasible = state.objective.isfinite()
+    return torch.where(feasible == best.objective.isfinite(), lower, feasible)
 
 
 def _where(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import genprior as gp
+from genprior.networks.adapt import FromRange
 from genprior.theory import certify, constants, loss_constants
 from genprior.theory.certifying import own_signal_problem
 from tests.theory.networks import Mild, bent, dense
@@ -70,8 +71,11 @@ def test_the_floor_of_arithmetic():
     problem = gp.Problem(generator, gp.SquaredDistance(generator(z).detach(), 0.5))
     found = certify(problem, 3.0, sigma=0.0, dual=0.0, **CHEAP)
     assert found.status == "guaranteed" and found.guarantee.plateaus["signal"] == 0
-    assert f"exact, down to lengths of about {found.floor:.1g}" in found.assumptions[-1].text
-    assert f"down to {found.floor:.3g} in |w - w*|" in found.verdict()
+    floors = found.floors
+    shown = f"exact, down to lengths of about {floors['signal']:.1g} in w and {floors['latent']:.1g} in z"
+    assert shown in found.assumptions[-1].text
+    assert f"down to {floors['signal']:.3g} in |w - w*|" in found.verdict()
+    assert found.to_dict()["bounds"]["floors"] == floors
     result = gp.solve(
         problem,
         gp.LinearizedADMM.from_certificate(found),
@@ -82,7 +86,7 @@ def test_the_floor_of_arithmetic():
         progress=False,
     )
     left, bounds = float((result.z - z).norm()), found.guarantee.bounds(1500)
-    assert bounds["latent"][-1] < 1e-9 < left < found.floor < 1e-2
+    assert bounds["latent"][-1] < 1e-9 < left < floors["latent"] < 1e-2
 
 
 def test_from_certificate_takes_all_four_numbers():
@@ -350,3 +354,119 @@ def test_the_document_has_no_surprises():
     assert document["status"] == "guaranteed" and 0 < document["bounds"]["rate"] < 1
     assert set(document["steps"]) == {"rho", "sigma", "alpha", "beta"}
     assert all(math.isfinite(value) for value in document["bounds"]["plateaus"].values())
+
+
+def pooled(divisor):
+    net = nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.AvgPool2d(2, 1, 1, divisor_override=divisor))
+    return gp.Generator(net, 4, (1, 3, 3), dtype=torch.float64)
+
+
+def test_constants_known_before_belong_to_options_and_hooks_too():
+    line = dense(orthonormal(5, 2))
+    near, far = (gp.Generator(FromRange(line, 0.0, high), 2, 5) for high in (1.0, 0.001))
+    for first, second in ((near, far), (pooled(None), pooled(1))):
+        known = constants(first, 1.0, **CHEAP)
+        assert certify(first, 1.0, known=known).generator is known
+        with pytest.raises(ValueError, match="constants of another generator"):
+            certify(second, 1.0, known=known)
+    hooked = gp.Generator(nn.Sequential(line), 2, 5)
+    known = constants(hooked, 1.0, **CHEAP)
+    line.register_forward_hook(lambda module, given, result: 100 * result)
+    with pytest.raises(ValueError, match="constants of another generator"):
+        certify(hooked, 1.0, known=known)
+
+
+def test_constants_known_before_are_compared_by_what_the_generator_gives():
+    """A list inside a module is seen by no mark."""
+
+    class Listed(nn.Linear):
+        gains: list
+
+        def forward(self, z):
+            return self.gains[0] * super().forward(z)
+
+    net = Listed(2, 5).double()
+    net.gains = [1.0]
+    generator = gp.Generator(net, 2, 5)
+    known = constants(generator, 1.0, **CHEAP)
+    generator.module.gains[0] = 3.0
+    with pytest.raises(ValueError, match="gives signals that differ by up to"):
+        certify(generator, 1.0, known=known)
+
+
+def test_a_hook_of_the_backward_pass_is_seen():
+    """It changes the steps, not the values."""
+    line = dense(orthonormal(5, 2))
+    line.register_full_backward_hook(lambda module, inward, outward: (1000 * inward[0],))
+    found = certify(gp.Generator(nn.Sequential(line), 2, 5), 3.0, **CHEAP)
+    assert found.status == "conditional" and "gradients are those of G" in found.verdict()
+
+
+def line_problem(scale, dtype=torch.float32, centre=None):
+    """``G = scale Q z`` (or ``Q (z - centre)``) and one of its signals, seen whole."""
+    matrix = orthonormal(6, 2)
+    bias = None if centre is None else -(matrix @ centre.double()[0])
+    net = dense((scale * matrix).to(dtype), None if bias is None else bias.to(dtype))
+    generator = gp.Generator(net, 2, 6)
+    z = generator.sample_latent(1, 5) + (0 if centre is None else centre)
+    return gp.Problem(generator, gp.SquaredDistance(generator(z).detach(), 0.5)), z
+
+
+@pytest.mark.parametrize("case", ["small", "cancelled"])
+def test_each_length_has_a_floor_in_its_own_units(case):
+    """A small G: latents lose more than signals. A bias that cancels: signals lose what long latents lose."""
+    centre = None if case == "small" else 1e4 * torch.tensor([[1.0, -0.7]])
+    problem, z = line_problem(1e-4 if case == "small" else 1.0, centre=centre)
+    start = None if centre is None else centre + torch.tensor([[0.0, 1.0]])
+    found = certify(problem, 3.0, z0=start, target=z, sigma=0.0, **CHEAP)
+    assert found.status == "guaranteed", found.verdict()
+    solver, bounds = gp.LinearizedADMM.from_certificate(found), found.guarantee.bounds(300)
+    signal, beaten = problem.generator(z).detach(), False
+    with torch.no_grad():
+        state = solver.start(problem, found.z0)
+        for t in range(301):
+            for name, left in (("signal", state.w - signal), ("latent", state.z - z), ("gap", state.w - state.x)):
+                length, bound = float(left.double().norm()), float(bounds[name][t])
+                beaten |= length > 1.1 * bound
+                assert length <= max(1.001 * bound, found.floors[name]), (name, t)
+            state = solver.step(problem, state)
+    assert beaten, "the floors are needed"
+    assert all(found.floors[name] < bounds[name][0] / 5 for name in bounds)
+
+
+@pytest.mark.parametrize(
+    ("scale", "dtype"), [(1e-24, torch.float32), (1e21, torch.float32), (1e-170, torch.float64), (1e170, torch.float64)]
+)
+def test_numbers_that_leave_the_dtype_are_not_taken_for_zero_or_for_sets(scale, dtype):
+    problem, _ = line_problem(scale, dtype)
+    found = certify(problem, 3.0, **CHEAP)
+    setting, failures = found.guarantee.setting, {c.name for c in found.guarantee.failures}
+    assert found.status == "none" and setting.start > 0 and setting.dual > 0
+    assert "the steps fit the dtype" in failures and "G(z0) lies in the set of R" not in failures
+    if math.isinf(setting.start):
+        assert "the objective at the start is finite" in failures
+
+
+def test_a_bound_below_round_off_is_no_guarantee():
+    """In float32, with eta of 3e-11, round-off adds up to thousands of times what the bound starts from."""
+    matrix = torch.tensor([[1.0, 0.0], [0.0, 1e-5], [0.0, 0.0]])
+    for dtype, status in ((torch.float32, "none"), (torch.float64, "guaranteed")):
+        generator = gp.Generator(dense(matrix.to(dtype)), 2, 3)
+        z = generator.sample_latent(1, 5)
+        problem = gp.Problem(generator, gp.SquaredDistance(generator(z).detach(), 0.5))
+        found = certify(problem, 3.0, target=z, **CHEAP)
+        assert found.status == status
+        failed = [c.name for c in found.guarantee.failures]
+        assert failed == (["round-off stays below the bound at the start"] if status == "none" else [])
+    assert f"contracts by 1 - {found.guarantee.eta:.3g} per" in found.verdict() and found.guarantee.eta < 1e-9
+
+
+def test_the_default_dual_step_has_the_units_of_the_problem():
+    plain, small = (
+        certify(problem, 3.0, target=z, **CHEAP).guarantee
+        for problem, z in (line_problem(scale, torch.float64) for scale in (1.0, 1e-3))
+    )
+    assert small.setting.sigma == pytest.approx(1e-3 * plain.setting.sigma) and plain.setting.sigma > 0
+    for name, factor in (("signal", 1e-3), ("gap", 1e-3), ("latent", 1.0)):
+        assert small.plateaus[name] == pytest.approx(factor * plain.plateaus[name]), name
+        assert 0 < small.plateaus[name] < 0.1 * float(small.bounds(0)[name][0])

@@ -336,3 +336,102 @@ def test_hooks_make_a_layer_unknown():
 def test_bad_input(options, message):
     with pytest.raises(ValueError, match=message):
         constants(gp.Generator(nn.Linear(2, 3), 2, 3), **{"radius": 1.0} | options)
+
+
+class Own(nn.Module):
+    """A network of one's own, whose layers are not seen as a chain."""
+
+    def __init__(self, *parts):
+        super().__init__()
+        self.net = nn.Sequential(*parts).double()
+
+    def forward(self, z):
+        return self.net(z)
+
+
+def test_slopes_that_jump_inside_a_module_of_ones_own():
+    torch.manual_seed(3)
+    few = {"points": 6, "moves": 1}
+    leaky = constants(gp.Generator(Own(nn.Linear(2, 6), nn.LeakyReLU(0.2), nn.Linear(6, 12)), 2, 12), 1.0, **few)
+    assert "contains net.1 (LeakyReLU), whose slope jumps" in leaky.nu_G.refuted
+    assert leaky.nu_G.sampled > 0.1, "second derivatives are zero, differences of DG are not"
+    soft = constants(gp.Generator(Own(nn.Linear(2, 6), nn.Softplus()), 2, 6), 1.0, **few)
+    assert not soft.nu_G.refuted and soft.nu_G.sampled > 0
+
+    class Bend(nn.Module):
+        def forward(self, z):
+            return torch.cat([z, z.abs()], dim=1)
+
+    bend = constants(gp.Generator(Bend(), 2, 4), 1.0, **few)
+    assert bend.nu_G.sampled > 0.5 and not bend.nu_G.refuted
+
+
+def test_half_precision():
+    torch.manual_seed(0)
+    found = constants(gp.Generator(nn.Linear(2, 6).half(), 2, 6), 1.0, points=2, moves=1)
+    assert found.kappa.sampled == pytest.approx(found.kappa.rigorous, rel=0.02) and found.nu_G.sampled == 0
+
+
+def test_a_module_that_does_not_run_in_float64_is_unknown():
+    class Single(nn.Linear):
+        def forward(self, z):
+            return super().forward(z.to(torch.float32))
+
+    generator = gp.Generator(nn.Sequential(Single(2, 5), nn.Tanh()), 2, 5)
+    (layer,) = layers_of(generator)
+    assert layer.kind == "unknown" and torch.equal(layer.image, generator(torch.zeros(1, 2)).double())
+    assert constants(generator, 1.0, points=2, moves=0).kappa.rigorous is None
+
+
+def test_an_empty_chain_is_the_identity():
+    for net in (nn.Sequential(), nn.Sequential(nn.Sequential(), nn.Linear(2, 2).double())):
+        found = proved_constants(layers_of(gp.Generator(net, 2, 2, dtype=torch.float64)), 1.0)
+        truth = torch.linalg.svdvals(net[1].weight.detach()) if len(net) else torch.ones(2)
+        assert found.kappa == pytest.approx(float(truth[0])) and found.iota == pytest.approx(float(truth[-1]))
+
+
+def test_an_unknown_branch_leaves_nothing_known():
+    class Sine(nn.Module):
+        def forward(self, z):
+            return z.sin()
+
+    class Sum(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = nn.ModuleList([Sine(), nn.Linear(2, 2).double()])
+
+        def branches(self):
+            return list(self.parts)
+
+        def forward(self, z):
+            return self.parts[0](z) + self.parts[1](z)
+
+    found = proved_constants(layers_of(gp.Generator(Sum(), 2, 2)), 1.0)
+    assert found.iota == 0 and math.isinf(found.kappa) and "could cancel" in found.reasons["iota"]
+
+
+def test_a_kink_that_is_not_reached_does_no_harm():
+    torch.manual_seed(0)
+    line = nn.Linear(2, 5).double()
+    line.weight.data *= 0.3
+    smooth, kinked = nn.Sequential(line, nn.Sigmoid()), nn.Sequential(line, nn.Sigmoid(), nn.ReLU())
+    found = constants(gp.Generator(kinked, 2, 5), 1.0, points=2, moves=1)
+    plain = proved_constants(layers_of(gp.Generator(smooth, 2, 5)), 1.0)
+    assert found.nu_G.rigorous == pytest.approx(plain.nu) and not found.nu_G.refuted
+    assert found.iota.rigorous == pytest.approx(plain.iota)
+
+
+def test_negative_gains_have_positive_norms():
+    plain = nn.Sequential(nn.Linear(2, 4), nn.Tanh())
+    for low, high in ((1.0, -1.0), (-1.0, 1.0)):
+        found = proved_constants(
+            layers_of(gp.Generator(nn.Sequential(FromRange(plain, low, high), nn.Tanh()), 2, 4)), 1.0
+        )
+        assert 0 < found.iota < found.kappa < math.inf and found.nu > 0
+    for part in (nn.AvgPool2d(2, 1, 1, divisor_override=-1), nn.ZeroPad2d(1)):
+        if isinstance(part, nn.ZeroPad2d):
+            part.value = 3.0
+        net = nn.Sequential(nn.Unflatten(1, (1, 2, 2)), part, nn.Tanh()).double()
+        size = net(torch.zeros(1, 4).double())[0].shape
+        found = proved_constants(layers_of(gp.Generator(net, 4, tuple(size), dtype=torch.float64)), 1.0)
+        assert math.isinf(found.kappa) and "is not one whose constants are known" in found.reasons["kappa"]

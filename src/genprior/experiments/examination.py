@@ -116,8 +116,9 @@ def _rate(values: Tensor) -> float:
 
 
 def _objective_bound(certificate: Certificate, steps: int) -> Tensor | None:
-    """``1/2 nu_L |G(z) - w*|^2`` bounds ``L(G(z))`` where the optimum is 0; round-off may hide two lengths of the floor."""
+    """``1/2 nu_L |G(z) - w*|^2`` bounds ``L(G(z))`` where the optimum is 0; round-off may hide as much as the floors."""
     if certificate.status == NONE:
         return None
     bounds = certificate.guarantee.bounds(steps)
-    return 0.5 * certificate.loss.nu * (bounds["signal"] + bounds["gap"] + 2 * certificate.floor) ** 2
+    hidden = certificate.floors["signal"] + certificate.floors["gap"]
+    return 0.5 * certificate.loss.nu * (bounds["signal"] + bounds["gap"] + hidden) ** 2

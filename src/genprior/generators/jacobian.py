@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from genprior import _batch
 
@@ -64,12 +65,13 @@ def pushed(module: nn.Module, z: Tensor, tangents: Tensor) -> Tensor:
         return image
 
     _prepare_forward_mode()
-    try:
-        with torch.no_grad():
-            stacked: Tensor = torch.func.vmap(one)(tangents)
-    except (RuntimeError, NotImplementedError):
-        return _pushed_by_transposition(module, z, tangents)
-    return stacked
+    with sdpa_kernel(SDPBackend.MATH):  # the only kernel of attention that has second derivatives and forward mode
+        try:
+            with torch.no_grad():
+                stacked: Tensor = torch.func.vmap(one)(tangents)
+        except (RuntimeError, NotImplementedError):
+            return _pushed_by_transposition(module, z, tangents)
+        return stacked
 
 
 def _pushed_by_transposition(module: nn.Module, z: Tensor, tangents: Tensor) -> Tensor:

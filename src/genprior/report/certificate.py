@@ -248,8 +248,8 @@ def _against_bound(found: Examination) -> str:
     share, certificate = found.measured.largest_share, found.certificate
     assert share is not None
     start = "The" if certificate.status == GUARANTEED else "If what is not checked holds, the"
-    rate = 1 - certificate.guarantee.eta
-    text = f"{start} bound on the squared error contracts by {rate:.6g} per iteration, down to a plateau. "
+    eta = certificate.guarantee.eta
+    text = f"{start} bound on the squared error contracts by 1 - {eta:.3g} per iteration, down to a plateau. "
     if share > 1:
         return (
             text

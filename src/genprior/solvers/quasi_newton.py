@@ -31,6 +31,8 @@ _RIDGE_END = 1e-4
 """The pull towards the law ends when it has decayed to this share."""
 _MOST_GROWTH = 1e3
 """Of the penalty."""
+_TOGETHER = 1e-6
+"""A smaller gap, relative to the signal, is none."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class QuasiNewtonState(State):
     """``|G(z)|`` at the start."""
     first_energy: Tensor
     first_rho: Tensor
+    first_force: Tensor
+    """Length of the first pull: the unit of stationarity where L has none."""
     curvature: Tensor
     """Scale of the first Hessian: it is this times the generator's metric."""
     base_z: Tensor
@@ -157,6 +161,7 @@ class QuasiNewton(Solver):
             extent=_batch.norm(at.x),
             first_energy=sight.energy.abs(),
             first_rho=rho,
+            first_force=zero,
             curvature=curvature,
             base_z=flat,
             base_x=at.x,
@@ -233,8 +238,8 @@ class QuasiNewton(Solver):
         due = accepted & (s.age + 1 >= self.dual_every)
         if not envelope.needs_splitting(problem) or not bool(due.any()):
             return s, torch.zeros_like(due)
-        factor = torch.where(due & (s.rho < _MOST_GROWTH * s.first_rho), self.growth, 1.0)
-        lam = torch.addcmul(s.lam, _batch.spread(torch.where(due, s.rho, 0.0), s.r), s.r)
+        factor = torch.where(due & self._parted(s) & (s.rho < _MOST_GROWTH * s.first_rho), self.growth, 1.0)
+        lam = torch.where(_batch.spread(due, s.r), s.lam + _batch.spread(s.rho, s.r) * s.r, s.lam)
         rho = s.rho * factor
         point = Point(s.objective, s.score, s.residual, s.loss)
         sight = envelope.look(problem, s.x, point, self._sight(s), lam, rho)
@@ -250,6 +255,11 @@ class QuasiNewton(Solver):
             inverse=s.inverse / factor[:, None, None],
         )
         return moved, due
+
+    @staticmethod
+    def _parted(s: QuasiNewtonState) -> Tensor:
+        """Whether w and G(z) still differ by more than rounding: a larger penalty would only blunt the steps elsewhere."""
+        return _batch.norm(s.r) > _TOGETHER * torch.maximum(_batch.norm(s.x), 0.1 * s.extent)
 
     def _learn(
         self, problem: Problem, s: QuasiNewtonState, pull: Pull, accepted: Tensor, moved: Tensor
@@ -274,6 +284,7 @@ class QuasiNewton(Solver):
             base_pull=torch.where(take, gradient, s.base_pull),
             base_energy=energy,
             base_force=torch.where(accepted, pull.force, s.base_force),
+            first_force=torch.where(s.k == 0, pull.force, s.first_force),
             base_gap=torch.where(accepted, _batch.norm(s.r), s.base_gap),
             accepted=s.accepted + accepted,
             age=torch.where(moved, 0.0, s.age + accepted),
@@ -371,7 +382,8 @@ class QuasiNewton(Solver):
         size = torch.maximum(size, 0.1 * s.extent)
         inner = s.w_memory.get("inner_residual")
         error = 0.0 if inner is None else inner * ((s.nu + s.rho) * size + s.force)
-        stationarity = _batch.ratio(in_z + error, s.nu * size + s.force)
+        force = torch.where(s.nu > 0, s.force, torch.maximum(s.force, s.first_force))
+        stationarity = _batch.ratio(in_z + error, s.nu * size + force)
         return _batch.ratio(s.base_gap, size), unknown_is_infinite(problem, s, stationarity)
 
     def plan(self, problem: Problem) -> str:

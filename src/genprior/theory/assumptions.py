@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 
@@ -29,7 +30,7 @@ from genprior.terms import (
 from genprior.theory.certificate import Assumption
 from genprior.theory.generator_constants import GeneratorConstants
 from genprior.theory.loss_constants import GIVEN, LossConstants
-from genprior.theory.theorem import DUAL_SUM, Guarantee
+from genprior.theory.theorem import DUAL_SUM, Condition, Guarantee
 
 _KNOWN = (Zero, L1, L2, LInf, SquaredL2, TotalVariation, Ball, Box, L1Ball, Simplex)
 """Terms that are convex and never negative. Exactly these: a subclass may compute something else."""
@@ -62,9 +63,9 @@ def assumptions_of(
     level: str,
     dual: Assumption,
     z0: Tensor,
-    floor: float,
+    floors: dict[str, float],
 ) -> Iterator[Assumption]:
-    """All that a statement about a problem rests on, beyond its conditions; ``floor``: see `Certificate`."""
+    """All that a statement about a problem rests on, beyond its conditions; ``floors``: see `Certificate`."""
     rigorous = level == "rigorous"
     note = "proved from the weights" if rigorous else "sampled: attained somewhere, not bounds"
     yield Assumption("iota, kappa and nu_G hold on the ball", rigorous, note)
@@ -86,7 +87,9 @@ def assumptions_of(
     yield _multiplier(problem)
     yield _contained(problem, found, g, z0)
     yield Assumption("w0 = G(z0) and lam0 = 0", True, "as the solver starts")
-    yield _arithmetic(floor)
+    yield _arithmetic(floors)
+    if any(part._backward_hooks or part._backward_pre_hooks for part in problem.generator.module.modules()):
+        yield Assumption("gradients are those of G", False, "hooks of the backward pass may change them")
 
 
 def is_quadratic(loss: Loss) -> bool:
@@ -138,21 +141,41 @@ def _multiplier(problem: Problem) -> Assumption:
     return Assumption("a minimiser has a multiplier lam*", finite, note)
 
 
-def round_off_floor(problem: Problem, g: Guarantee, z0: Tensor) -> float:
-    """``eps |w| / eta``: about what round-off adds up to, eps |w| in every iteration, contracted by ``1 - eta``."""
+def round_off_floors(problem: Problem, g: Guarantee, z0: Tensor) -> dict[str, float]:
+    """About what round-off adds up to, ``eps`` of the largest number in every iteration, contracted by ``1 - eta / 2``.
+
+    Signals are computed from latents, and steps in latents from signals: each passes its round-off on, times or over kappa.
+    """
     if not g.applies:
-        return math.inf
+        return dict.fromkeys(("signal", "latent", "gap"), math.inf)
+    first, kappa = g.bounds(0), g.setting.kappa
     with torch.no_grad():
-        size = float(_batch.norm(problem.generator(z0)).max()) + float(g.bounds(0)["signal"][0])
-    return float(torch.finfo(problem.generator.dtype).eps) * size / g.eta
+        signal = float(_batch.norm(problem.generator(z0)).max()) + float(first["signal"][0])
+    latent = float(_batch.norm(z0).max()) + float(first["latent"][0])
+    unit = 2 * float(torch.finfo(problem.generator.dtype).eps) / g.eta
+    in_signal = unit * max(signal, kappa * latent)
+    return {"signal": in_signal, "latent": unit * max(latent, signal / kappa), "gap": in_signal}
 
 
-def _arithmetic(floor: float) -> Assumption:
+def above_round_off(problem: Problem, g: Guarantee, z0: Tensor) -> Guarantee:
+    """The statement with one more condition where all others hold: what it promises is not hidden by round-off."""
+    if not g.applies:
+        return g
+    floor, bound = round_off_floors(problem, g, z0)["signal"], float(g.bounds(0)["signal"][0])
+    holds = floor < bound or bound == 0  # a start at the solution
+    advice = "better conditioned L and G, or float64"
+    extra = Condition("round-off stays below the bound at the start", floor, bound, holds, advice)
+    return dataclasses.replace(g, conditions=(*g.conditions, extra))
+
+
+def _arithmetic(floors: dict[str, float]) -> Assumption:
     """The proof knows no round-off."""
-    if math.isinf(floor):
+    if math.isinf(floors["signal"]):
         return Assumption("arithmetic is exact", True, "no bound is given")
-    text = f"arithmetic is exact, down to lengths of about {floor:.1g}"
-    return Assumption(text, True, "eps |w| / eta: shorter lengths are round-off, and no bound speaks of them")
+    text = f"arithmetic is exact, down to lengths of about {floors['signal']:.1g} in w and {floors['latent']:.1g} in z"
+    return Assumption(
+        text, True, "2 eps / eta of what is added up: shorter lengths are round-off, which no bound counts"
+    )
 
 
 def _contained(problem: Problem, found: GeneratorConstants, g: Guarantee, z0: Tensor) -> Assumption:

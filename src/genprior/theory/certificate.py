@@ -46,8 +46,9 @@ class Certificate:
     """Every statement that was looked at, with its level."""
     z0: Tensor
     """The starts it speaks of: those that were given, moved into the set of H."""
-    floor: float
-    """Lengths below about this are round-off: the bounds hold in exact arithmetic. Infinite where there is no bound."""
+    floors: dict[str, float]
+    """Lengths (signal, latent, gap) below about these are round-off: the bounds hold in exact arithmetic. Infinite where there
+    is no bound."""
 
     @property
     def rho(self) -> float:
@@ -67,8 +68,8 @@ class Certificate:
             verb = "does" if len(g.failures) == 1 else "do"
             return f"Theorem 1 gives no guarantee here: {broken} {verb} not hold (with {self.level} constants)."
         steps = f"rho {self.rho:.3g}, alpha {g.alpha:.3g}, beta {g.beta:.3g}, sigma {self.sigma:.3g}"
-        level = max(g.plateaus["signal"], self.floor)
-        rate = f"the bound on the squared error contracts by {1 - g.eta:.6g} per iteration, down to {level:.3g} in |w - w*|"
+        level = max(g.plateaus["signal"], self.floors["signal"])
+        rate = f"the bound on the squared error contracts by 1 - {g.eta:.3g} per iteration, down to {level:.3g} in |w - w*|"
         if self.status == GUARANTEED:
             word = "; ".join(a.text for a in self.assumptions if a.given)
             return f"Guaranteed{f', if what you gave is true ({word}),' if word else ''} with {steps}: {rate}."
@@ -80,7 +81,7 @@ class Certificate:
         g = self.guarantee
         numbers = {"rho": self.rho, "sigma": self.sigma, "alpha": g.alpha, "beta": g.beta}
         bounds: dict[str, object] = {"rate": 1 - g.eta, "plateaus": g.plateaus, "largest_gap": g.gap_max}
-        bounds["floor"] = self.floor
+        bounds["floors"] = self.floors
         return {
             "status": self.status,
             "verdict": self.verdict(),

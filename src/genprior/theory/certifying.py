@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from genprior import _validate
+from genprior import _batch, _validate
 from genprior.generators import Generator
-from genprior.losses import LeastSquares
+from genprior.losses import LeastSquares, SquaredDistance
 from genprior.operators import Identity, Operator
 from genprior.problem import Problem
 from genprior.solve import solve
 from genprior.stopping import MaxSteps
 from genprior.terms import Ball
-from genprior.theory.assumptions import assumptions_of, dual_bound, is_quadratic, round_off_floor
+from genprior.theory.assumptions import above_round_off, assumptions_of, dual_bound, is_quadratic, round_off_floors
 from genprior.theory.certificate import CONDITIONAL, GUARANTEED, NONE, Certificate
-from genprior.theory.generator_constants import GeneratorConstants, constants, default_radius, weights_mark
+from genprior.theory.generator_constants import (
+    GeneratorConstants,
+    constants,
+    default_radius,
+    known_values,
+    weights_mark,
+)
 from genprior.theory.loss_constants import LossConstants, loss_constants
-from genprior.theory.theorem import Guarantee, Setting, corrected, sharpened
+from genprior.theory.theorem import DUAL_SUM, Guarantee, Setting, corrected, sharpened
 
 _RHOS = (1.0, 0.3, 0.1, 3.0, 0.03, 10.0, 0.01, 100.0)
 """Penalties that are tried, in this order, in units of mu_L."""
 _SIGMAS = (0.01, 1e-3, 1e-4, 0.0)
-"""First dual steps that are tried, in units of rho."""
+"""First dual steps that are tried, in units of rho, or of the problem where that is smaller: see `_Maker`."""
 
 
 def certify(
@@ -88,19 +95,26 @@ def certify(
         problem, z0, z0 if found.kappa.sampled == 0 else target
     )  # a G that does not move: any is best
     bound, source = dual_bound(problem, loss, lowest, dual)
-    maker = _Maker(found, loss, bound, start, rho, sigma, is_quadratic(problem.loss))
-    tried = tuple(maker.all())
+    maker = _Maker(found, loss, bound, start, rho, sigma, problem, z0)
+    tried = tuple((level, above_round_off(problem, g, z0)) for level, g in maker.all())
     level, best = max(tried, key=_rank)
-    floor = round_off_floor(problem, best, z0)
-    assumptions = tuple(assumptions_of(problem, found, loss, best, level, source, z0, floor))
+    floors = round_off_floors(problem, best, z0)
+    assumptions = tuple(assumptions_of(problem, found, loss, best, level, source, z0, floors))
     proved = all(assumption.checked for assumption in assumptions)
     status = NONE if not best.applies else GUARANTEED if proved else CONDITIONAL
-    return Certificate(status, best, level, assumptions, found, loss, tried, z0, floor)
+    return Certificate(status, best, level, assumptions, found, loss, tried, z0, floors)
 
 
 def _check_known(known: GeneratorConstants, generator: Generator, radius: float) -> None:
     if known.weights != weights_mark(generator):
         raise ValueError("known has the constants of another generator, or of other weights: compute them again")
+    now, then = known_values(generator, known.seen.points), known.values
+    share = 1e3 * torch.finfo(generator.dtype).eps * float(then.abs().max())
+    if not torch.allclose(now, then, rtol=0.0, atol=share, equal_nan=True):
+        raise ValueError(
+            f"known has the constants of another generator: this one gives signals that differ by up to "
+            f"{float((now - then).abs().max()):.2g}: compute them again"
+        )
     if known.radius < radius and not known.everywhere:
         raise ValueError(f"known holds for |z| <= {known.radius:g}, but radius is {radius:g}: compute it for that ball")
 
@@ -122,10 +136,25 @@ def own_signal_problem(
 
 def _values(problem: Problem, z0: Tensor, target: Tensor | None) -> tuple[float, float]:
     """Over the items: the largest objective at the start, and the largest of the best ones that are known, or soon found."""
-    first = problem.objective(z0)
-    short = partial(solve, problem, stop=MaxSteps(60), z0=z0, progress=False)
-    low = short().objective if target is None else problem.objective(target)
+    first = _objective(problem, z0)
+    if target is None:
+        target = solve(problem, stop=MaxSteps(60), z0=z0, progress=False).z
+    low = _objective(problem, target)
     return max(float(first.max()), 0.0), max(float(torch.minimum(first, low).max()), 0.0)
+
+
+def _objective(problem: Problem, z: Tensor) -> Tensor:
+    """As :meth:`Problem.objective`, with squares summed in float64: zero only where the residual is."""
+    with torch.no_grad():
+        x = problem.generator(z)
+        value, residual = problem.loss.evaluate(x)
+        loss = value.double()
+        if is_quadratic(problem.loss):
+            weight = problem.loss.weight if isinstance(problem.loss, SquaredDistance) else 0.5
+            flat = _batch.flat(residual).double()
+            loss = torch.as_tensor(weight, device=z.device).double() * _batch.square(flat)
+            loss = torch.where((flat != 0).any(dim=1), loss.clamp_min(sys.float_info.min), loss)
+        return loss + problem.on_signal(x).double() + problem.on_latent(z).double()
 
 
 @dataclass(frozen=True)
@@ -138,7 +167,8 @@ class _Maker:
     start: float
     rho: float | None
     sigma: float | None
-    quadratic: bool
+    problem: Problem
+    z0: Tensor
 
     def all(self) -> Iterator[tuple[str, Guarantee]]:
         """Each statement with each level of constants, at its best rho and sigma."""
@@ -146,7 +176,7 @@ class _Maker:
             values = self._values(level)
             if values is None:
                 continue
-            for restricted in (False, True) if self.quadratic and level == "sampled" else (False,):
+            for restricted in (False, True) if is_quadratic(self.problem.loss) and level == "sampled" else (False,):
                 for statement in (sharpened, corrected):
                     yield level, self._best(statement, values, restricted)
 
@@ -156,7 +186,7 @@ class _Maker:
             return None
         iota = trio[0] if level == "rigorous" or trio[0] > self.found.resolution else 0.0
         iota = 0.0 if self.found.iota.refuted else iota
-        kappa = trio[1] or 1.0  # a constant map: any number is a bound
+        kappa = min(trio[1] or 1.0, sys.float_info.max)  # a constant map: any number is a bound
         return iota, kappa, math.inf if self.found.nu_G.refuted else trio[2]
 
     def _best(
@@ -164,10 +194,11 @@ class _Maker:
     ) -> Guarantee:
         mu = self.loss.restricted_mu if restricted else self.loss.mu
         unit = next((value for value in (mu, self.loss.nu) if value > 0), 1.0)
+        words: dict[str, Any] = {"largest": torch.finfo(self.problem.generator.dtype).max, "infinite": self._infinite()}
         options = []
         for rho in [self.rho] if self.rho is not None else [share * unit for share in _RHOS]:
-            for sigma in [self.sigma] if self.sigma is not None else [share * rho for share in _SIGMAS]:
-                setting = Setting(*values, mu, self.loss.nu, rho, sigma, self.dual, self.start, restricted)
+            for sigma in [self.sigma] if self.sigma is not None else self._sigmas(rho):
+                setting = Setting(*values, mu, self.loss.nu, rho, sigma, self.dual, self.start, restricted, **words)
                 options.append(statement(setting))
         applying = [option for option in options if option.applies]
         return (
@@ -175,6 +206,19 @@ class _Maker:
             if applying
             else max(options, key=lambda o: (-len(o.failures), min(c.margin for c in o.conditions)))
         )
+
+    def _sigmas(self, rho: float) -> list[float]:
+        """Shares of rho; and such that what the dual variable adds, ``(c sigma)^2 / rho``, is a share of Delta_0."""
+        unit = min(rho, math.sqrt(rho * self.start) / DUAL_SUM)
+        return [share * unit for share in _SIGMAS]
+
+    def _infinite(self) -> str:
+        """What it means if the objective is infinite at the start."""
+        if math.isfinite(self.start):
+            return ""
+        with torch.no_grad():
+            outside = self.problem.on_signal(self.problem.generator(self.z0)).isinf().any()
+        return "G(z0) lies in the set of R" if self.problem.on_signal.is_indicator and outside else ""
 
 
 def _rank(candidate: tuple[str, Guarantee]) -> tuple[bool, bool, bool, bool, int, float]:

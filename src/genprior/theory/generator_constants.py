@@ -7,11 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from genprior import _validate
 from genprior.checkpoint import fingerprint
 from genprior.generators import Generator, TruncatedNormal
-from genprior.theory.proved.layers import Layer, every_layer, layers_of
+from genprior.theory.proved.activations import activation_of
+from genprior.theory.proved.layers import HOOKS, Layer, every_layer, layers_of
 from genprior.theory.proved.recursion import NOT_INJECTIVE, Proved, proved_constants
 from genprior.theory.sampled import Sampled, sample_constants
 
@@ -62,6 +64,8 @@ class GeneratorConstants:
     chain: tuple[Layer, ...]
     weights: str
     """A mark of the generator that they belong to."""
+    values: Tensor
+    """What it gave at the first of the sampled points, to know it again by."""
 
     def to_dict(self) -> dict[str, object]:
         """For JSON."""
@@ -119,6 +123,8 @@ def constants(
     return _labelled(generator, radius, seen, proved, everywhere, chain)
 
 
+_KEPT = 4
+"""Points whose signals are kept."""
 _NOT_ASKED = dict.fromkeys(("iota", "kappa", "nu_G"), "not asked for")
 
 
@@ -162,7 +168,7 @@ def _labelled(
             "nu_G",
             seen.nu,
             _finite(proved.nu),
-            f"second derivatives at {seen.curved} points",
+            f"second derivatives at {seen.curved} points, differences of DG",
             "not above the truth",
             why.get("nu_G", "the map is affine" if everywhere else "layer recursion with the activations' curvature"),
             no_nu,
@@ -173,15 +179,21 @@ def _labelled(
         seen=seen,
         chain=chain,
         weights=weights_mark(generator),
+        values=known_values(generator, seen.points),
     )
 
 
 def weights_mark(generator: Generator) -> str:
-    """The same for the same architecture with the same numbers."""
+    """The same for the same architecture with the same numbers, options and counts of hooks."""
     module = generator.module
-    return fingerprint(
-        repr(module), generator.latent_shape, generator.signal_shape, sorted(module.state_dict().items())
-    )
+    hooks = [len(getattr(part, name)) for part in module.modules() for name in HOOKS]
+    return fingerprint(repr(module), module, generator.latent_shape, generator.signal_shape, hooks)
+
+
+def known_values(generator: Generator, points: Tensor) -> Tensor:
+    """The signals of the first points."""
+    with torch.no_grad():
+        return generator.recounted()(points[:_KEPT].to(generator.device)).cpu()
 
 
 def _refuted(generator: Generator, proved: Proved, chain: tuple[Layer, ...]) -> tuple[str, str]:
@@ -193,7 +205,18 @@ def _refuted(generator: Generator, proved: Proved, chain: tuple[Layer, ...]) -> 
         no_iota = f"{inside} latents and only {outside} signal values: no map with a derivative is injective"
     kinks = (layer for layer in every_layer(chain) if layer.kind == "activation" and not layer.activation.smooth)
     first = next(kinks, None) if math.isinf(proved.nu) else None
+    if first is None and any(layer.kind == "unknown" for layer in every_layer(chain)):
+        return no_iota, _kink_inside(generator)
     return no_iota, "" if first is None else f"the slope of {first.label} jumps"
+
+
+def _kink_inside(generator: Generator) -> str:
+    """Of a module of one's own not even the order of its parts is known, but what they are is."""
+    for name, part in generator.module.named_modules():
+        known = activation_of(part)
+        if known is not None and not known.smooth and "forward" not in vars(part):
+            return f"the generator contains {name} ({type(part).__name__}), whose slope jumps"
+    return ""
 
 
 def _finite(value: float) -> float | None:

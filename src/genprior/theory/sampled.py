@@ -6,6 +6,7 @@ what the generator does, and prove nothing.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ _LARGE = 400_000
 """Numbers in a Jacobian beyond which fewer are computed."""
 _NEAR = 1e-2
 """Share of the largest distance below which a pair of points is left out."""
+_COMPARED = 6
+"""Points whose Jacobians are compared with each other."""
 _NARROW = 1e-2
 """Width of differences of DG, in units of the latent law's spread."""
 
@@ -93,7 +96,7 @@ def sample_constants(
         seen.append(_moved(generator, seen[0], few, radius, moves, goal))
     say("second derivatives")
     count = min(len(many), 2 * points)
-    nu = _curvature(generator, many[:count], radius, moves, random)
+    nu = max(_curvature(generator, many[:count], radius, moves, random), _turning(generator, seen[0]))
     places, spectra = torch.cat([part.points for part in seen]), torch.cat([part.values for part in seen])
     narrows = math.prod(generator.latent_shape) > math.prod(generator.signal_shape)  # DG has a kernel everywhere
     return Sampled(
@@ -113,7 +116,7 @@ def sample_constants(
 def ball_points(generator: Generator, count: int, radius: float, random: torch.Generator) -> Tensor:
     """Random points of the ball: the centre; draws from the law, drawn in where they stick out; points of random length."""
     law = generator.draw(count, random)
-    longest = _batch.norm(law).clamp_min(1e-30)
+    longest = _batch.norm(law).clamp_min(_tiny(law))
     law = law * _batch.spread((radius / longest).clamp(max=1.0), law)
     way = torch.randn(law.shape, generator=random, dtype=torch.float64, device="cpu")
     level = torch.rand(count, generator=random, dtype=torch.float64, device="cpu")
@@ -130,19 +133,23 @@ class _Seen:
     left: tuple[Tensor, Tensor]
     """Unit signals of the largest and the smallest singular value."""
     right: tuple[Tensor, Tensor]
+    slopes: tuple[Tensor, ...] = ()
+    """DG at the first points."""
 
 
 def _spectra(generator: Generator, z: Tensor) -> _Seen:
     """All singular values of DG, and the extreme vectors, from the Jacobian in float64."""
-    parts = []
+    parts, slopes = [], list[Tensor]()
     for one in _batch.pieces(z, 1):
-        u, s, v = torch.linalg.svd(generator.jacobian(one)[0].double(), full_matrices=False)
+        slope = generator.jacobian(one)[0].double()
+        slopes += [slope] if len(slopes) < _COMPARED else []
+        u, s, v = torch.linalg.svd(slope, full_matrices=False)
         parts.append((s, u[:, 0], u[:, -1], v[0], v[-1]))
     values, *vectors = (torch.stack(column) for column in zip(*parts, strict=True))
     first, last, v_first, v_last = (vector.to(z) for vector in vectors)
     signals = tuple(x.reshape(len(z), *generator.signal_shape) for x in (first, last))
     latents = tuple(x.reshape(len(z), *generator.latent_shape) for x in (v_first, v_last))
-    return _Seen(z, values.cpu(), (signals[0], signals[1]), (latents[0], latents[1]))
+    return _Seen(z, values.cpu(), (signals[0], signals[1]), (latents[0], latents[1]), tuple(slopes))
 
 
 def _moved(generator: Generator, start: _Seen, few: int, radius: float, moves: int, goal: str) -> _Seen:
@@ -154,7 +161,7 @@ def _moved(generator: Generator, start: _Seen, few: int, radius: float, moves: i
     length = 0.1 * radius
     for _ in range(moves):
         slope = _slope_of_pairing(generator, here.points, here.left[place], here.right[place])
-        way = slope / _batch.spread(_batch.norm(slope).clamp_min(1e-30), slope)
+        way = slope / _batch.spread(_batch.norm(slope).clamp_min(_tiny(slope)), slope)
         here = _spectra(generator, project(here.points + (length if upward else -length) * way, radius))
         better = (here.values[:, place] > best.values[:, place]) == upward
         best = _merged(best, here, better)
@@ -164,7 +171,7 @@ def _moved(generator: Generator, start: _Seen, few: int, radius: float, moves: i
 
 def project(z: Tensor, radius: float) -> Tensor:
     """On the ball."""
-    return z * _batch.spread((radius / _batch.norm(z).clamp_min(1e-30)).clamp(max=1.0), z)
+    return z * _batch.spread((radius / _batch.norm(z).clamp_min(_tiny(z))).clamp(max=1.0), z)
 
 
 def _picked(seen: _Seen, index: Tensor) -> _Seen:
@@ -233,5 +240,22 @@ def _curvature(generator: Generator, z: Tensor, radius: float, moves: int, rando
     return float(best.max())
 
 
+def _turning(generator: Generator, seen: _Seen) -> float:
+    """The largest ``|DG(z) - DG(z')| / |z - z'|``, less round-off: sees slopes that jump, as second derivatives do not."""
+    places = _batch.flat(seen.points).double()
+    blur = 100 * torch.finfo(generator.dtype).eps * max(float(slope.norm()) for slope in seen.slopes)
+    found = 0.0
+    for (a, here), (b, there) in itertools.combinations(enumerate(seen.slopes), 2):
+        change, apart = here - there, float((places[a] - places[b]).norm())
+        size = math.sqrt(max(0.0, float(torch.linalg.eigvalsh(change.T @ change)[-1])))
+        found = max(found, (size - blur) / apart) if apart > 0 else found
+    return found
+
+
 def _unit(x: Tensor) -> Tensor:
-    return x / _batch.spread(_batch.norm(x).clamp_min(1e-30), x)
+    return x / _batch.spread(_batch.norm(x).clamp_min(_tiny(x)), x)
+
+
+def _tiny(x: Tensor) -> float:
+    """The least normal number of its dtype, to divide by in place of zero."""
+    return torch.finfo(x.dtype).tiny

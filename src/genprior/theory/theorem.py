@@ -12,6 +12,7 @@ Nothing here knows where its numbers come from: `certificate` does, and says wha
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 
 import torch
@@ -44,6 +45,10 @@ class Setting:
     """Needs a quadratic L."""
     alpha: float | None = None
     beta: float | None = None
+    largest: float = sys.float_info.max
+    """Of the dtype that the solver works in."""
+    infinite: str = ""
+    """What does not hold where ``start`` is infinite, if it is known."""
 
     def __post_init__(self) -> None:
         for name in ("iota", "mu_L", "nu_L", "sigma"):
@@ -162,22 +167,25 @@ def sharpened(setting: Setting) -> Guarantee:
     s = setting
     m, h = s.strength(s.rho)
     m_half, h_half = s.strength(s.rho / 2)
-    q = _over(s.nu_G * s.dual, h_half * s.iota**2)
+    q = _over(s.nu_G * s.dual, h_half * s.iota * s.iota)
     gap_max = _largest_gap(s, q)
     force = s.nu_G * (s.longest_dual + s.rho * gap_max) if s.nu_G else 0.0
-    p = _over(force, h * s.iota**2)
+    p = _over(force, h * s.iota * s.iota)
     alpha = 1 / (s.nu_L + s.rho) if s.alpha is None else s.alpha
-    longest = 1 / (force + s.rho * s.kappa**2 + alpha * (s.rho * s.kappa) ** 2)
+    longest = _over(1, force + s.rho * s.kappa * s.kappa + alpha * s.rho * s.rho * s.kappa * s.kappa)
     beta = longest if s.beta is None else s.beta
-    eta = (1 - p) / (_over(2, alpha * m) + _over(1, beta * h * s.iota**2)) if p < 1 else 0.0
+    eta = (1 - p) / (_over(2, alpha * m) + _over(1, beta * h * s.iota * s.iota)) if p < 1 else 0.0
     kept = max(1 - q, 0.0)
     conditions = (
         *_basics(s),
         Condition.below("alpha <= 1 / (nu_L + rho)", alpha, 1 / (s.nu_L + s.rho), "a shorter alpha", strict=False),
         Condition.below("beta <= 1 / (xi + alpha tau^2)", beta, longest, "a shorter beta", strict=False),
-        Condition.below("nu_G |lam*| < h' iota^2", s.nu_G * s.dual, h_half * s.iota**2, "less noise, a smoother G"),
+        *_fit(s, force, alpha, beta),
         Condition.below(
-            "nu_G (lam_max + rho A_max) < h iota^2", force, h * s.iota**2, "a nearer start, a smaller sigma"
+            "nu_G |lam*| < h' iota^2", s.nu_G * s.dual, h_half * s.iota * s.iota, "less noise, a smoother G"
+        ),
+        Condition.below(
+            "nu_G (lam_max + rho A_max) < h iota^2", force, h * s.iota * s.iota, "a nearer start, a smaller sigma"
         ),
     )
     return Guarantee(
@@ -189,10 +197,10 @@ def sharpened(setting: Setting) -> Guarantee:
         eta=eta,
         gap_max=gap_max,
         signal=(_over(2, kept * m_half), 0.0),
-        latent=(_over(2, kept * h_half * s.iota**2), 0.0),
+        latent=(_over(2, kept * h_half * s.iota * s.iota), 0.0),
         gap=(_over(4, kept * s.rho), 0.0),
-        offset=s.spread**2 / s.rho,
-        first=s.start + s.spread**2 / s.rho,
+        offset=s.spread * s.spread / s.rho,
+        first=s.start + s.spread * s.spread / s.rho,
     )
 
 
@@ -200,25 +208,28 @@ def corrected(setting: Setting) -> Guarantee:
     """The paper's route, repaired; restricted constants are not enough for it."""
     s = setting
     _, h_half = s.strength(s.rho / 2)
-    gap_max = _largest_gap(s, _over(s.nu_G * s.dual, h_half * s.iota**2))
+    gap_max = _largest_gap(s, _over(s.nu_G * s.dual, h_half * s.iota * s.iota))
     force = s.nu_G * (s.longest_dual + s.rho * gap_max) if s.nu_G else 0.0  # omega'
     alpha = 1 / (s.nu_L + s.rho) if s.alpha is None else s.alpha
-    longest = 1 / (force + 2 * s.rho * s.kappa**2 + 2 * alpha * (s.rho * s.kappa) ** 2)
+    longest = _over(1, force + 2 * s.rho * s.kappa * s.kappa + 2 * alpha * s.rho * s.rho * s.kappa * s.kappa)
     beta = longest if s.beta is None else s.beta
-    in_w, in_z = s.mu_L - 2 * s.rho, s.rho * s.iota**2 / 2 - s.nu_G * s.dual
+    in_w, in_z = s.mu_L - 2 * s.rho, s.rho * s.iota * s.iota / 2 - s.nu_G * s.dual
     m = max(min(alpha * in_w, beta * in_z), 0.0)
-    squares = (s.longest_dual**2 + s.dual**2) / s.rho
+    squares = (s.longest_dual * s.longest_dual + s.dual * s.dual) / s.rho
     conditions = (
         *_basics(s),
         Condition("strong convexity of L not only on the range", float(s.restricted), 0.0, not s.restricted),
         Condition.below("alpha <= 1 / (nu_L + rho)", alpha, 1 / (s.nu_L + s.rho), "a shorter alpha", strict=False),
         Condition.below("beta <= 1 / (xi + 2 alpha tau^2)", beta, longest, "a shorter beta", strict=False),
+        *_fit(s, force, alpha, beta),
         Condition.below("2 rho < mu_L", 2 * s.rho, s.mu_L, "a smaller rho"),
         Condition.below(
-            "nu_G |lam*| < rho iota^2 / 2", s.nu_G * s.dual, s.rho * s.iota**2 / 2, "a larger rho, less noise"
+            "nu_G |lam*| < rho iota^2 / 2", s.nu_G * s.dual, s.rho * s.iota * s.iota / 2, "a larger rho, less noise"
         ),
         Condition.below("beta omega' <= m / 4", beta * force, m / 4, "a nearer start, a smaller sigma", strict=False),
-        Condition.below("nu_G |lam*| < h' iota^2", s.nu_G * s.dual, h_half * s.iota**2, "less noise, a smoother G"),
+        Condition.below(
+            "nu_G |lam*| < h' iota^2", s.nu_G * s.dual, h_half * s.iota * s.iota, "less noise, a smoother G"
+        ),
     )
     curved = 0.5 * s.nu_G * s.dual * beta * _over(2, m) if s.nu_G and s.dual else 0.0
     return Guarantee(
@@ -244,6 +255,14 @@ def _noticeable(conditions: tuple[Condition, ...], eta: float) -> tuple[Conditio
     return (Condition("1 - eta does not round to 1", 1 - eta, 1.0, 1 - eta < 1, "better conditioned L and G"),)
 
 
+def _fit(s: Setting, force: float, alpha: float, beta: float) -> tuple[Condition, ...]:
+    """Steps that are infinite, zero or subnormal are not those of the theorem; ``4 / max`` is the least normal number."""
+    if not math.isfinite(force):  # then beta is zero, and other conditions say why
+        return ()
+    holds = all(4 / s.largest < step < s.largest for step in (alpha, beta))
+    return (Condition("the steps fit the dtype", beta, s.largest, holds, "rescale G or its latents"),)
+
+
 def _basics(s: Setting) -> tuple[Condition, ...]:
     return (
         Condition("mu_L > 0", s.mu_L, math.inf, s.mu_L > 0, "more measurements, or constants restricted to the range"),
@@ -251,7 +270,11 @@ def _basics(s: Setting) -> tuple[Condition, ...]:
             "iota > 0", s.iota, math.inf, s.iota > 0, "a generator that is injective on the ball, or a smaller ball"
         ),
         Condition("nu_G is finite", s.nu_G, math.inf, math.isfinite(s.nu_G), "activations with a Lipschitz slope"),
-        *(_infinite("G(z0) lies in the set of R", "a start with G(z0) in the set") if math.isinf(s.start) else ()),
+        *(
+            _infinite(s.infinite or "the objective at the start is finite", "another start")
+            if math.isinf(s.start)
+            else ()
+        ),
         *(_infinite("|lam*| has a bound", "give dual=") if math.isinf(s.dual) else ()),
     )
 
@@ -264,8 +287,8 @@ def _largest_gap(s: Setting, q: float) -> float:
     """``A_max``: no ``|w_t - G(z_t)|`` exceeds the larger root of ``(1-q) rho/4 a^2 = Delta_0 + Lambda^2/rho + c sigma a``."""
     if not q < 1:
         return math.inf
-    lead, way, rest = (1 - q) * s.rho / 4, DUAL_SUM * s.sigma, s.start + s.spread**2 / s.rho
-    return (way + math.sqrt(way**2 + 4 * lead * rest)) / (2 * lead)
+    lead, way, rest = (1 - q) * s.rho / 4, DUAL_SUM * s.sigma, s.start + s.spread * s.spread / s.rho
+    return (way + math.sqrt(way * way + 4 * lead * rest)) / (2 * lead)
 
 
 def _over(a: float, b: float) -> float:

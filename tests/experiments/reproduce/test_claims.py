@@ -103,13 +103,13 @@ def test_gradient_descent_is_judged_by_its_best_step(end, verdict):
 
 
 def test_every_tuned_method_has_as_many_settings():
-    for methods in (sensing_methods(8), *(denoising_methods(8, norm) for norm in ("linf", "l1", "l2"))):
+    for methods in (sensing_methods(8, "mnist", 0.5), *(denoising_methods(8, norm) for norm in ("linf", "l1", "l2"))):
         assert {len(method.choices) for method in methods if method.tuned} == {8}
         assert [method.key for method in methods if not method.tuned] == ["auto"]
-    assert {len(method.choices) for method in sensing_methods(3) if method.tuned} == {3}
+    assert {len(method.choices) for method in sensing_methods(3, "celeba", 0.2) if method.tuned} == {3}
 
 
-@pytest.mark.parametrize("methods", [sensing_methods(8), denoising_methods(8, "linf")])
+@pytest.mark.parametrize("methods", [sensing_methods(8, "mnist", 0.5), denoising_methods(8, "linf")])
 def test_tuning_sees_the_schedule_of_the_race(methods):
     """At the same share of a short and of a long run, Algorithm 2 has the same penalty: the last one for most of it."""
     method = next(one for one in methods if one.key == "exact")

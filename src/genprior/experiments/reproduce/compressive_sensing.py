@@ -43,26 +43,27 @@ def parts(setting: Setting) -> list[Part]:
     found: list[Part] = []
     for fraction in size.digits.fractions:
         found += _field(setting, "mnist", fraction, size.digits, "range").parts(
-            methods(size.settings, everyone=fraction == size.digits.main), always(size.digits.steps)
+            methods(setting, "mnist", fraction, everyone=fraction == size.digits.main), always(size.digits.steps)
         )
     found += _field(setting, "mnist", size.digits.main, size.digits, "real").parts(
-        methods(size.settings), always(size.digits.steps)
+        methods(setting, "mnist", size.digits.main), always(size.digits.steps)
     )
     for fraction in size.faces.fractions:
         first, *rest = _field(setting, "celeba", fraction, size.faces, "range").parts(
-            methods(size.settings), always(size.faces.steps)
+            methods(setting, "celeba", fraction), always(size.faces.steps)
         )
         found += [replace(first, cost=first.cost + factorising(measurements("celeba", fraction))), *rest]
     if setting.faces is not None:
         found += _field(setting, "celeba", size.faces.main, size.faces, "real").parts(
-            methods(size.settings), always(size.faces.steps)
+            methods(setting, "celeba", size.faces.main), always(size.faces.steps)
         )
     return found
 
 
-def methods(count: int, *, everyone: bool = False) -> list[Method]:
-    """With ``count`` settings to choose from; those of ``METHODS`` or everyone."""
-    return [method for method in sensing_methods(count) if everyone or method.key in METHODS]
+def methods(setting: Setting, generator: str, fraction: float, *, everyone: bool = False) -> list[Method]:
+    """Those of ``METHODS``, or everyone."""
+    offered = sensing_methods(setting.size.settings, generator, fraction)
+    return [method for method in offered if everyone or method.key in METHODS]
 
 
 def measurements(generator: str, fraction: float) -> int:

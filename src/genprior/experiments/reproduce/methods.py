@@ -103,18 +103,26 @@ def _crossed(first: Sequence[float], second: Sequence[float]) -> tuple[list[floa
 
 
 _STEPS = (0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1, 0.25)
-_MOVES = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2)
-_FEW_MOVES = (0.03, 0.07, 0.1, 0.15)
+_MOVES = (0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3)
+_FEW_MOVES = (0.05, 0.1, 0.15, 0.2)
+_UNITS = {"mnist": 1.0, "celeba": 0.1}
+"""Of gradient steps in z: the squares of the generators' slopes are about as 1 to 10."""
 
 
-def sensing_methods(count: int) -> list[Method]:
-    """For least squares: ``count`` settings each, Auto none."""
-    inner, moves = _crossed((1, 2, 5, 10), (0.05, 0.1))
-    first, pulls = _crossed((0.1, 0.3, 1.0, 5.0), (0.1, 0.2))
-    last, drags = (0.01, 0.01, 0.01, 0.1, 0.1, 0.1, 1.0, 1.0), (0.04, 0.08, 0.15, 0.04, 0.08, 0.15, 0.08, 0.15)
+def sensing_methods(count: int, generator: str, fraction: float) -> list[Method]:
+    """For least squares: ``count`` settings each, Auto none.
+
+    Gradient steps are in units of the generator. Those of exact ADMM are longer by d/m: with a small penalty its w step leaves
+    of ``G(z) - w`` the part in the rows of A alone, about m/d of its square, which ``A^T A`` has stretched by d/m.
+    """
+    unit = _UNITS[generator]
+    inner, moves = _crossed((1, 2, 5, 10), (0.1, 0.2))
+    first, pulls = _crossed((0.1, 0.3, 1.0, 5.0), (0.1 * unit, 0.2 * unit))
+    last = (0.1, 0.1, 0.1, 0.1, 0.1, 1.0, 1.0, 1.0)
+    drags = tuple(pull * unit / fraction for pull in (0.01, 0.02, 0.03, 0.05, 0.075, 0.02, 0.03, 0.05))
     constant, steps = _crossed((0.3, 1.0), _FEW_MOVES)
     return [
-        grid(GD, GradientDescent, count, step_size=_STEPS),
+        grid(GD, GradientDescent, count, step_size=[step * unit for step in _STEPS]),
         grid(ADAM, Adam, count, step_size=_MOVES),
         grid(PROJECTED, _projected, count, inner=inner, step=moves),
         grid(LINEARIZED, _linearized, count, rho=first, pull=pulls),
@@ -133,7 +141,7 @@ def denoising_methods(count: int, norm: str) -> list[Method]:
     """
     descent = {"linf": 0.1, "l1": 0.0003, "l2": 0.002}[norm]
     last, pulls = _crossed(_PENALTIES[norm], (0.05, 0.15))
-    constant, steps = _crossed({"linf": (0.1, 0.3), "l1": (2.0, 6.0), "l2": (0.3, 1.0)}[norm], _FEW_MOVES)
+    constant, steps = _crossed({"linf": (0.3, 1.0), "l1": (2.0, 6.0), "l2": (0.3, 1.0)}[norm], _FEW_MOVES)
     return [
         grid(GD, GradientDescent, count, step_size=[descent * 3**k for k in range(8)]),
         grid(ADAM, Adam, count, step_size=_MOVES),
@@ -179,7 +187,8 @@ def _scaled(rho: float, pull: float, iterations: int) -> Solver:
 
 
 def _plain_adam(rho: float, step: float) -> Solver:
-    return ADMM(z_step=z_steps.Adam(step), dual=duals.Paper(rho), penalty=penalties.Constant(rho))
+    """Adam in z, a constant dual step of a tenth of the penalty: the paper's rule freezes the dual before it is right."""
+    return ADMM(z_step=z_steps.Adam(step), dual=duals.Constant(0.1 * rho), penalty=penalties.Constant(rho))
 
 
 def _few(rows: list[dict[str, float]], count: int) -> list[dict[str, float]]:

@@ -135,7 +135,10 @@ def settings_of(setting: Setting) -> dict[str, Any]:
 def _methods(setting: Setting) -> list[object]:
     """Every solver on offer, at two lengths of a run, every case, and the attack."""
     count = setting.size.settings
-    fields = [sensing_methods(count), *(denoising_methods(count, norm) for norm in ("linf", "l1", "l2"))]
+    sensed = [("mnist", share) for share in setting.size.digits.fractions]
+    sensed += [("celeba", share) for share in setting.size.faces.fractions]
+    fields = [sensing_methods(count, *field) for field in sensed]
+    fields += [denoising_methods(count, norm) for norm in ("linf", "l1", "l2")]
     offered = [method.solvers(steps) for methods in fields for method in methods for steps in (100, 1000)]
     return [offered, denoising.CASES, plateau.DUALS, ATTACK]
 

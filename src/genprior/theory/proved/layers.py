@@ -30,6 +30,8 @@ _AVERAGES = (nn.Upsample, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.A
 _PADS = (_ReflectionPadNd, _ReplicationPadNd)
 _CALLED = ("forward", "__call__", "_conv_forward", "_output_padding")
 """Methods that decide what a layer computes."""
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+"""Where torch keeps what else decides it; those of the backward pass change the steps of a solver."""
 _WEIGHTLESS_MODES = ("nearest", "nearest-exact", "linear", "bilinear", "trilinear")
 
 
@@ -74,7 +76,7 @@ class Layer:
     def facts(self) -> Facts:
         """Norms of a linear layer."""
         if isinstance(self.module, Rescaling):
-            gain = 1 / (self.module.high - self.module.low)
+            gain = 1 / abs(self.module.high - self.module.low)
             return Facts(gain, gain, gain, gain, "a diagonal")
         return linear_facts(self.module, self.kind, self.centre, self.image)
 
@@ -88,12 +90,16 @@ class Layer:
 
 def layers_of(generator: Generator, centre: Tensor | None = None) -> tuple[Layer, ...]:
     """The chain of a generator's layers, evaluated in float64 on the CPU at the centre of the ball (zero by default)."""
+    shape = generator.latent_shape
+    at = torch.zeros(1, *shape, dtype=torch.float64) if centre is None else centre.detach().to("cpu").double()
+    at = at.reshape(1, *shape)
     with torch.no_grad():
         double = copy.deepcopy(generator.module).to("cpu", torch.float64)
-        shape = generator.latent_shape
-        at = torch.zeros(1, *shape, dtype=torch.float64) if centre is None else centre.detach().to("cpu").double()
-        at = at.reshape(1, *shape)
-        chain, value = tuple(_walk("", double, at)), _image(double, at)
+        try:
+            chain, value = tuple(_walk("", double, at)), _image(double, at)
+        except RuntimeError:  # a tensor that is no buffer, a dtype that is written out: it does not run in float64
+            value = generator.recounted()(at.to(generator.device, generator.dtype)).cpu().double()
+            return (Layer("", generator.module, "unknown", at, value),)
         if chain[-1].image.shape == value.shape and torch.allclose(chain[-1].image, value, rtol=1e-9, atol=1e-12):
             return chain
         return (Layer("", double, "unknown", at, value),)  # not the chain it looks like: nothing is claimed
@@ -136,6 +142,8 @@ def _without_bias(module: nn.Module, sizes: bool) -> nn.Module:
 
 def _walk(name: str, module: nn.Module, x: Tensor) -> Iterator[Layer]:
     if isinstance(module, nn.Sequential) and _computes_as_its_class(module):
+        if len(module) == 0:
+            yield _made(name, nn.Identity(), "shape", x)
         for key, part in zip(module._modules, module, strict=True):  # named_children() leaves out repetitions
             for layer in _walk(f"{name}.{key}".lstrip("."), part, x):
                 yield layer
@@ -207,10 +215,17 @@ def _kind(module: nn.Module, x: Tensor) -> str:
         "affine": isinstance(module, _CONVOLUTIONS) and plain_pad,
         "scale": isinstance(module, _BatchNorm) and module.running_var is not None,
         "shape": isinstance(module, _SHAPES),
-        "average": isinstance(module, _AVERAGES + _PADS) and getattr(module, "mode", "nearest") in _WEIGHTLESS_MODES,
+        "average": isinstance(module, _AVERAGES + _PADS) and _has_positive_weights(module),
         "activation": activation_of(module) is not None,
     }
     return next((kind for kind, fits in kinds.items() if fits), "unknown")
+
+
+def _has_positive_weights(module: nn.Module) -> bool:
+    """And no offset: what the bounds by row and column sums need."""
+    divisor, offset = getattr(module, "divisor_override", None), getattr(module, "value", 0)
+    mode = getattr(module, "mode", "nearest")
+    return mode in _WEIGHTLESS_MODES and (divisor is None or divisor > 0) and offset == 0
 
 
 def _computes_as_its_class(module: nn.Module) -> bool:
@@ -223,5 +238,4 @@ def _computes_as_its_class(module: nn.Module) -> bool:
 
 def _is_changed(module: nn.Module) -> bool:
     """By a hook, as the old weight_norm does, or by a method put on the instance."""
-    hooked = module._forward_hooks or module._forward_pre_hooks
-    return bool(hooked) or any(name in vars(module) for name in _CALLED)
+    return any(getattr(module, name) for name in HOOKS) or any(name in vars(module) for name in _CALLED)

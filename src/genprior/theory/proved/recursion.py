@@ -113,8 +113,10 @@ def _activation(layer: Layer, state: Proved, radius: float) -> Proved:
     if math.isfinite(known.curvature):
         nu, reasons = steep * state.nu + known.curvature * state.peak * state.kappa, state.reasons
     else:
-        nu = 0.0 if low == high and state.nu == 0 else math.inf
-        reasons = state.reasons if nu == 0 else state.because(nu_G=f"the slope of {known.name} in {layer.label} jumps")
+        straight = low == high  # no value is near the kink
+        nu = (steep * state.nu if steep else 0.0) if straight else math.inf
+        jumps = f"the slope of {known.name} in {layer.label} jumps"
+        reasons = state.reasons if straight else state.because(nu_G=jumps)
     if low <= 0:
         reasons = {"iota": f"{known.name} in {layer.label} may have a slope as small as {low:.1g}"} | reasons
     return Proved(steep * state.kappa, steep * state.peak, nu, max(low, 0.0) * state.iota, reasons)
@@ -128,7 +130,7 @@ def _sum(layer: Layer, state: Proved, radius: float) -> Proved:
             end = _through(part, end, radius)
         ends.append(end)
     kappa = sum(end.kappa for end in ends)
-    iota = max(end.iota - (kappa - end.kappa) for end in ends)
+    iota = max(end.iota - sum(other.kappa for other in ends if other is not end) for end in ends)
     reasons: dict[str, str] = dict(state.reasons)
     for end in ends:
         reasons = end.reasons | reasons

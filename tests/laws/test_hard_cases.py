@@ -1,0 +1,149 @@
+"""Cases in which a status, a best iterate or a neighbour once went wrong."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import genprior as gp
+from genprior.generators.examples import random_mlp
+
+
+@pytest.fixture
+def net():
+    return random_mlp(4, 16, (12,))
+
+
+@pytest.fixture
+def signals(net):
+    return net(net.sample_latent(2, seed=5)).detach()
+
+
+class Exploding(nn.Module):
+    """``(z, z^2)``, infinite beyond 2.5."""
+
+    def forward(self, z):
+        return torch.cat([z, torch.where(z > 2.5, torch.inf, z * z)], 1)
+
+
+def test_a_feasible_iterate_is_never_given_up_for_an_infeasible_one(net, signals):
+    """However small the norm of the latter: without L, nothing else holds the score of infeasible points up."""
+    problem = gp.Problem(net, on_signal=gp.Box(-0.02, 0.02).around(signals), on_latent=gp.SquaredL2())
+    seen = torch.zeros(2, dtype=torch.bool)
+
+    def note(view):
+        seen[view.items] |= view.state.objective.isfinite()
+
+    result = gp.solve(problem, stop=gp.MaxSteps(600), callbacks=[note])
+    assert bool(seen.any())
+    assert torch.equal(result.objective.isfinite(), seen)
+    assert bool(((result.signal - signals).abs()[seen] <= 0.02 + 1e-4).all())
+
+
+def test_the_best_restart_is_a_feasible_one(net, signals):
+    problem = gp.Problem(net, on_signal=gp.Box(-0.02, 0.02).around(signals), on_latent=gp.SquaredL2())
+    starts = torch.stack([net.sample_latent(2, seed=1), net.sample_latent(2, seed=5)], dim=1)
+    result = gp.solve(problem, z0=starts, restarts=2, stop=gp.MaxSteps(1))
+    assert bool(result.objective.isfinite().all()), "the second start of each item gives the signal itself"
+
+
+@pytest.mark.parametrize("term", [gp.Ball(1.5), 0.05 * gp.L1()])
+def test_the_penalty_rests_when_the_gap_is_closed(net, signals, term):
+    operator = gp.operators.Gaussian(6, (12,))
+    problem = gp.Problem(net, loss=gp.LeastSquares(operator, operator(signals)), on_signal=term)
+    result = gp.solve(problem)
+    assert result.status[0] == gp.Status.CONVERGED
+
+
+def test_an_exact_fit_without_a_loss_converges(net, signals):
+    """Where L is zero and the fit exact, the pull ends at zero: the first one is the unit."""
+    result = gp.solve(gp.Problem(net, on_signal=gp.LInf().around(signals)))
+    assert bool((result.objective < 1e-5).all())
+    assert all(status == gp.Status.CONVERGED for status in result.status)
+
+
+def test_a_broken_trial_does_not_spoil_the_dual_when_a_neighbour_is_due():
+    def drawn(width, seed):
+        return torch.randn(13, width, generator=torch.Generator().manual_seed(seed))
+
+    start, truth = 0.5 * drawn(2, 1), 0.5 * drawn(2, 2)
+    truth[0], start[0] = 2.45, torch.tensor([0.5, 0.4])
+    data = torch.cat([truth, truth * truth], 1) + 0.05 * drawn(4, 3)
+    net = gp.Generator(Exploding(), 2, 4)
+    ends = [
+        gp.solve(
+            gp.Problem(net, on_signal=gp.L1().around(data[:count])),
+            gp.QuasiNewton(dual_every=1),
+            z0=start[:count],
+            stop=gp.MaxSteps(40),
+        ).objective[0]
+        for count in (1, 2)
+    ]
+    torch.testing.assert_close(ends[1], ends[0])
+
+
+@pytest.mark.parametrize("solver", [gp.GradientDescent(), gp.LinearizedADMM(), gp.ExactADMM(), gp.Adam()])
+def test_an_item_that_is_not_finite_does_not_end_the_others(solver):
+    data = torch.tensor([[1.0, 0.5, 1.0, 0.25], [0.3, 0.2, 0.09, 0.04]])
+    start = torch.tensor([[3.0, 3.0], [0.5, 0.4]])
+    net = gp.Generator(Exploding(), 2, 4)
+    both, alone = (
+        gp.solve(
+            gp.Problem(net, loss=gp.SquaredDistance(data[items]), on_latent=0.01 * gp.L1()),
+            solver,
+            z0=start[items],
+            stop=gp.MaxSteps(60),
+        )
+        for items in (slice(0, 2), slice(1, 2))
+    )
+    torch.testing.assert_close(both.objective[1], alone.objective[0])
+    assert torch.isfinite(both.objective[1])
+
+
+def test_a_stop_rule_is_kept_by_rows_that_broke():
+    data = torch.tensor([[1.0, 0.5, 1.0, 0.25], [0.3, 0.2, 0.09, 0.04]])
+    net = gp.Generator(Exploding(), 2, 4)
+    problem = gp.Problem(net, loss=gp.SquaredDistance(data))
+    result = gp.solve(problem, z0=torch.tensor([[3.0, 3.0], [0.5, 0.4]]), stop=gp.MaxSteps(11))
+    assert max(result.steps) <= 11
+
+
+class Attentive(nn.Module):
+    """Three tokens that look at one another."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.tokens, self.out = nn.Linear(4, 24), nn.Linear(24, 12)
+
+    def forward(self, z):
+        tokens = self.tokens(z).reshape(-1, 1, 3, 8)
+        return self.out(functional.scaled_dot_product_attention(tokens, tokens, tokens).reshape(-1, 24))
+
+
+def test_generators_with_attention():
+    net = gp.Generator(Attentive(), 4, 12)
+    z = net.sample_latent(2, seed=1)
+    steps = 1e-2 * torch.eye(4)
+    differences = torch.stack([(net(z + step) - net(z - step)) / 2e-2 for step in steps], dim=2)
+    torch.testing.assert_close(net.jacobian(z), differences.detach(), atol=1e-3, rtol=1e-2)
+    result = gp.solve(gp.Problem(net, loss=gp.SquaredDistance(net(z).detach())), stop=gp.MaxSteps(200))
+    assert bool(torch.isfinite(result.objective).all())
+
+
+def test_losses_do_not_broadcast_between_items():
+    y = torch.randn(3, 1, 4, 4)
+    mask = gp.operators.Mask(torch.ones(1, 4, 4))
+    for loss in (gp.SquaredDistance(y), gp.LeastSquares(mask, y)):
+        for wrong in (torch.randn(3, 4, 4), torch.randn(1, 1, 4, 4)):
+            with pytest.raises(ValueError, match="one signal per item of y"):
+                loss(wrong)
+
+
+def test_a_composition_finds_the_shapes_of_its_inner_part():
+    inner = gp.operators.Linear(lambda x: x[:, :5], lambda u: functional.pad(u, (0, 7)))
+    operator = gp.operators.Mask(torch.ones(5)) @ inner
+    net = random_mlp(4, 16, (12,))
+    y = net(net.sample_latent(2, seed=5)).detach()[:, :5]
+    result = gp.solve(gp.Problem(net, loss=gp.LeastSquares(operator, y)), stop=gp.MaxSteps(50))
+    assert bool((result.objective < 1e-3).all())
