@@ -40,9 +40,9 @@ def fourier():
 
 MISTAKES = {
     "half precision": (
-        lambda: gp.Generator(nn.Linear(4, 8).half(), 4, 8),
+        lambda: gp.Problem(gp.Generator(nn.Linear(4, 8).half(), 4, 8), gp.SquaredDistance(torch.ones(2, 8))),
         TypeError,
-        r"float16.*use module\.float\(\)",
+        r"float16, expected float32 or float64: use module\.float\(\)",
     ),
     "class of a module": (lambda: gp.Generator(Conditional, 4, SHAPE), TypeError, r"the class Conditional: call it"),
     "conditional": (

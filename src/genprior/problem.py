@@ -157,6 +157,10 @@ class Problem:
             if not isinstance(value, kind):
                 given = value.__name__ if isinstance(value, type) else type(value).__name__
                 raise TypeError(f"{name} must be a genprior {kind.__name__}, got {given}{_hint(name, value)}")
+        if self.generator.dtype not in (torch.float32, torch.float64):
+            raise TypeError(
+                f"the generator works in {self.generator.dtype}, expected float32 or float64: use module.float()"
+            )
 
     def _check_values(self, name: str, term: Term, shape: tuple[int, ...]) -> None:
         """A term of the user's own must give one value per item."""

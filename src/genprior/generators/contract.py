@@ -83,8 +83,6 @@ class Generator:
             raise ValueError(
                 "module is on the meta device, it has no numbers: move it with module.to_empty and load weights"
             )
-        if self.dtype not in (torch.float32, torch.float64):
-            raise TypeError(f"module works in {self.dtype}, expected float32 or float64: use module.float()")
         self.speedups: tuple[str, ...] = ()
         self.forwards = 0
         self.backwards = 0
