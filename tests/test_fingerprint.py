@@ -95,8 +95,8 @@ PAIRS = {
         lambda: gp.operators.Mask(torch.tensor([True, True, True])),
     ),
     "adjoint": (
-        lambda: gp.operators.Linear(lambda x: x, lambda y: y, (8,)),
-        lambda: gp.operators.Linear(lambda x: x, lambda y: 2 * y, (8,)),
+        lambda: gp.operators.Linear(lambda x: x, lambda y: y, (8,), (8,)),
+        lambda: gp.operators.Linear(lambda x: x, lambda y: 2 * y, (8,), (8,)),
     ),
     "operator without a shape": (lambda: linear(2.0), lambda: linear(3.0)),
     "tolerance of an operator": (

@@ -10,6 +10,7 @@ from torch import nn
 
 import genprior as gp
 from genprior import operators as ops
+from genprior.losses import NoLoss
 from genprior.terms import L1, L2, Ball, Box, LInf, Simplex, SquaredL2, TotalVariation
 
 F64 = torch.float64
@@ -32,7 +33,7 @@ LOSSES = {
     "distance": gp.SquaredDistance(Y, 0.6),
     "least squares": gp.LeastSquares(A, random(B, 5, seed=2)),
     "risk": gp.EmpiricalRisk(lambda w, s: (w.flatten(1) @ s.T).exp(), 0.3 * random(4, 8, seed=3)),
-    "none": None,
+    "none": NoLoss(),
 }
 every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
 
@@ -42,8 +43,8 @@ def latents(seed=5):
 
 
 MISFITS = [
-    ({"generator": nn.Linear(S, 8)}, TypeError, "generator must be a genprior Generator, got Linear"),
-    ({"loss": L1()}, TypeError, "loss must be a genprior Loss, got L1"),
+    ({"generator": nn.Linear(S, 8)}, TypeError, "Generator, got Linear: wrap it: gp.Generator(module, latent_shape"),
+    ({"loss": L1()}, TypeError, "loss must be a genprior Loss, got L1: give it as on_signal="),
     ({"loss": lambda w: w}, TypeError, "loss must be a genprior Loss, got function"),
     ({"on_signal": gp.SquaredDistance(Y)}, TypeError, "on_signal must be a genprior Term, got SquaredDistance"),
     ({"on_latent": 0.1}, TypeError, "on_latent must be a genprior Term, got float"),
@@ -82,7 +83,7 @@ def test_another_device():
 @pytest.mark.parametrize(
     ("parts", "batch"),
     [
-        ({}, None),
+        ({"loss": NoLoss()}, None),
         ({"loss": LOSSES["risk"]}, None),
         ({"on_signal": L1()}, None),
         ({"loss": LOSSES["distance"]}, B),
@@ -244,4 +245,4 @@ def test_rows_of_a_problem_for_any_batch():
 def test_repr():
     text = repr(gp.Problem(G, LOSSES["distance"], on_signal=L1()))
     assert text.startswith("Problem(Generator(Sequential")
-    assert text.endswith("loss=SquaredDistance, on_signal=L1(), on_latent=Zero(), batch=3)")
+    assert text.endswith("loss=SquaredDistance(y (3, 2, 4), weight=0.6), on_signal=L1(), on_latent=Zero(), batch=3)")

@@ -62,9 +62,11 @@ def per_item(name: str, value: PerItem, *, above: float = -math.inf, least: floa
 def tensor(name: str, value: Tensor, *, complex_too: bool = False) -> Tensor:
     """Check a floating-point tensor without NaN or infinity."""
     if not isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}: use torch.as_tensor(...)")
+        several = isinstance(value, list | tuple) and value and all(isinstance(part, Tensor) for part in value)
+        fix = f"torch.stack({name.partition(' ')[0]})" if several else "torch.as_tensor(...)"
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}: use {fix}")
     if not (value.is_floating_point() or (complex_too and value.is_complex())):
-        raise TypeError(f"{name} must hold floating-point numbers, got {value.dtype}: use {name}.float()")
+        raise TypeError(f"{name} must hold floating-point numbers, got {value.dtype}: {_floats(name, value)}")
     if value.is_meta or value.layout != torch.strided:
         kind = "on the meta device" if value.is_meta else f"sparse ({value.layout})"
         raise ValueError(f"{name} is {kind}, expected a dense tensor with numbers: use {name}.to_dense() or real data")
@@ -95,6 +97,13 @@ def same_place(name: str, value: Tensor, device: torch.device, dtype: torch.dtyp
     if dtype is not None and value.dtype != dtype:
         raise TypeError(f"{name} has dtype {value.dtype}, but {owner} works in {dtype}: use .to({dtype})")
     return value
+
+
+def _floats(name: str, value: Tensor) -> str:
+    own = name.partition(" ")[0]
+    if value.dtype == torch.uint8:
+        return f"for pictures use {own}.float() / 255, for other numbers {own}.float()"
+    return f"use {own}.float()"
 
 
 def _bounds(above: float, least: float) -> str:

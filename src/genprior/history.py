@@ -37,6 +37,13 @@ class Panel:
         kept = present.any(dim=1)
         return Panel(self.counts[kept], self.values[kept][:, items], present[kept], self.ends[items])
 
+    @property
+    def records(self) -> int:
+        """How many records the tables of all items hold together."""
+        end = self.ends[:, 0]
+        earlier = self.present & ~(self.counts[:, :1] >= end)
+        return int(earlier.sum()) + int((~end.isnan()).sum())
+
     def table(self, item: int) -> Tensor:
         """All records of one item, ``(records, 8)``, the last one among them once."""
         kept = self.present[:, item]
@@ -147,6 +154,10 @@ class History:
     def __len__(self) -> int:
         """Number of items."""
         return sum(panel.values.shape[1] for panel in self.panels)
+
+    def __repr__(self) -> str:
+        records = sum(panel.records for panel in self.panels)
+        return f"History({len(self)} items, {records} records: {', '.join(self.columns)})"
 
     def item(self, number: int) -> dict[str, Tensor]:
         """The columns of one item, float64 on the CPU."""

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from genprior import _batch, _validate
 from genprior._batch import PerItem
-from genprior.operators import Operator
+from genprior.operators import Mask, Operator
 from genprior.operators.base import RowForm
+from genprior.terms.parameters import describe
 
 _POWER_STEPS = 20
 
@@ -53,6 +54,13 @@ class Loss(ABC):
         """Value per item."""
         return self.evaluate(w)[0]
 
+    def relative_residual(self, value: Tensor) -> Tensor | None:
+        """``|A w - y| / |y|`` per item from the loss's value, where the loss is the square of a residual; else None."""
+        return None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
 
 class NoLoss(Loss):
     """``L = 0``: the problem is all in R and H."""
@@ -88,6 +96,12 @@ class SquaredDistance(Loss):
         the centre of each item, ``(B, *signal_shape)``.
     weight
         a number, or one per item.
+
+    Examples
+    --------
+    >>> import torch, genprior as gp
+    >>> gp.SquaredDistance(torch.zeros(2, 3), weight=0.5)(torch.ones(2, 3))
+    tensor([1.5000, 1.5000])
     """
 
     def __init__(self, y: Tensor, weight: PerItem = 1.0) -> None:
@@ -116,6 +130,13 @@ class SquaredDistance(Loss):
         nu = 2 * _batch.column(self.weight, w)
         return nu, nu
 
+    def relative_residual(self, value: Tensor) -> Tensor:
+        """``|w - y| / |y|`` per item from the loss's value."""
+        return (value / self.weight).sqrt() / _batch.norm(self.y)
+
+    def __repr__(self) -> str:
+        return f"SquaredDistance(y {tuple(self.y.shape)}, weight={describe(self.weight)})"
+
     def rows(self, index: Tensor) -> SquaredDistance:
         """The loss of the selected items."""
         part = SquaredDistance.__new__(SquaredDistance)
@@ -143,6 +164,13 @@ class LeastSquares(Loss):
         a :class:`genprior.operators.Operator`.
     y
         measurements, ``(B, *operator.measurement_shape)``.
+
+    Examples
+    --------
+    >>> import torch, genprior as gp
+    >>> A = gp.operators.Mask(torch.tensor([True, False, True]))
+    >>> gp.LeastSquares(A, torch.zeros(2, 3))(torch.ones(2, 3))
+    tensor([1., 1.])
     """
 
     def __init__(self, operator: Operator, y: Tensor) -> None:
@@ -155,6 +183,10 @@ class LeastSquares(Loss):
         _fit_measurements(operator, y)
         if y.is_complex() and operator.complex_measurements is False:
             raise TypeError(f"y is complex ({y.dtype}), but {operator!r} gives real measurements: use y.real")
+        if not y.is_complex() and operator.complex_measurements:
+            raise TypeError(
+                f"y is real ({y.dtype}), but {operator!r} gives complex measurements: for a signal x, y = A(x) measures it"
+            )
         self.operator = operator
         self.y = y.detach().clone()  # the caller may change theirs, and rotated copies are kept
         self.batch = y.shape[0]
@@ -202,6 +234,13 @@ class LeastSquares(Loss):
         if self.operator.signal_shape is not None:
             return self
         return LeastSquares(self.operator.bound(signal_shape, device, dtype), self.y)
+
+    def relative_residual(self, value: Tensor) -> Tensor:
+        """``|A w - y| / |y|`` per item from the loss's value."""
+        return (2 * value).sqrt() / _batch.norm(self.y)
+
+    def __repr__(self) -> str:
+        return f"LeastSquares({self.operator!r}, y {tuple(self.y.shape)})"
 
     def __getstate__(self) -> dict[str, object]:
         """What is pickled: the row form is made of functions and comes back at first use."""
@@ -312,12 +351,25 @@ class EmpiricalRisk(Loss):
     def check(self, signal_shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> None:
         """The user's function must give ``(B, n)`` for signals of this shape."""
         count = self.batch or 2
-        values = self.loss(torch.zeros(count, *signal_shape, device=device, dtype=dtype), self.samples)
+        w = torch.zeros(count, *signal_shape, device=device, dtype=dtype)
+        try:
+            values = self.loss(w, self.samples)
+        except Exception as problem:
+            raise ValueError(
+                f"loss failed on w of shape {tuple(w.shape)} ({type(problem).__name__}: {problem}): it is called as "
+                "loss(w, samples) with the samples as given, and must give one value per item and sample"
+            ) from problem
         if not isinstance(values, Tensor) or values.ndim != 2 or values.shape[0] != count:
             given = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
             raise ValueError(
                 f"loss gave {given} for {count} signals, expected ({count}, n): one value per item and sample"
             )
+
+    def __repr__(self) -> str:
+        parts = (self.samples,) if isinstance(self.samples, Tensor) else self.samples
+        sizes = ", ".join(str(tuple(part.shape)) for part in parts)
+        name = getattr(self.loss, "__name__", type(self.loss).__name__)
+        return f"EmpiricalRisk({name}, samples {sizes})"
 
     def _mean(self, w: Tensor) -> Tensor:
         return self.loss(w, self.samples).mean(dim=1)
@@ -348,10 +400,21 @@ def _fit_measurements(operator: Operator, y: Tensor) -> None:
         count = torch.Size(expected).numel()
         if y.ndim == 2 and len(expected) == 1:
             raise ValueError(
-                f"measurements have {given} values, but the operator gives {count}: was y made with another seed or m?"
+                f"measurements have {given} values, but the operator gives {count}: another m? is y transposed (y.T)?"
             )
-        raise ValueError(f"y has shape {tuple(y.shape)}, but the operator gives (B, {', '.join(map(str, expected))})")
+        raise ValueError(
+            f"y has shape {tuple(y.shape)}, but the operator gives (B, {', '.join(map(str, expected))})"
+            f"{_missing_axes(operator, tuple(y.shape[1:]))}"
+        )
     if operator.batch is not None and operator.batch != y.shape[0]:
         raise ValueError(
             f"y has {y.shape[0]} items, but the operator is made for {operator.batch}: one of each per item"
         )
+
+
+def _missing_axes(operator: Operator, given: tuple[int, ...]) -> str:
+    """A hint where y has the operator's shape but for axes in front: a mask of rows and columns knows no channels."""
+    expected = tuple(operator.measurement_shape or ())
+    if not isinstance(operator, Mask) or given[-len(expected) :] != expected:
+        return ""
+    return f": was the operator made for {given}? Mask(mask, signal_shape=G.signal_shape)"

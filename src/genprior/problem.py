@@ -6,10 +6,11 @@ import copy
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from genprior import _batch
 from genprior._batch import PerItem
+from genprior._range import warn_out_of_range
 from genprior.generators import Generator
 from genprior.losses import Loss, NoLoss
 from genprior.terms import Term, Zero
@@ -43,6 +44,13 @@ class Problem:
         the term H on the latent z; omitted: zero.
 
     Shapes, devices and dtypes are checked here, once. ``batch`` is the number of items where the data fix it, else None.
+
+    Examples
+    --------
+    >>> import torch, genprior as gp
+    >>> G = gp.Generator(torch.nn.Linear(3, 8), latent_shape=(3,), signal_shape=(8,))
+    >>> gp.Problem(G, loss=gp.SquaredDistance(torch.zeros(2, 8)), on_latent=gp.Ball(2.0)).batch
+    2
     """
 
     def __init__(
@@ -52,6 +60,11 @@ class Problem:
         on_signal: Term | None = None,
         on_latent: Term | None = None,
     ) -> None:
+        if loss is None and on_signal is None and on_latent is None and isinstance(generator, Generator):
+            raise ValueError(
+                "the problem has neither loss nor terms: give loss=gp.LeastSquares(A, y), loss=gp.SquaredDistance(y) or "
+                "on_signal=gp.L1().around(y)"
+            )
         self._weight: Tensor | None = None
         self.generator = generator
         self.loss = NoLoss() if loss is None else loss
@@ -65,6 +78,7 @@ class Problem:
         self.batch = self._common_batch()
         self._check_values("on_signal", self.on_signal, generator.signal_shape)
         self._check_values("on_latent", self.on_latent, generator.latent_shape)
+        warn_out_of_range(generator.signal_range, self.loss, self.on_signal)
 
     def recounted(self) -> Problem:
         """The same problem with a generator that counts its passes from zero."""
@@ -141,7 +155,12 @@ class Problem:
         )
         for name, value, kind in expected:
             if not isinstance(value, kind):
-                raise TypeError(f"{name} must be a genprior {kind.__name__}, got {type(value).__name__}")
+                given = value.__name__ if isinstance(value, type) else type(value).__name__
+                raise TypeError(f"{name} must be a genprior {kind.__name__}, got {given}{_hint(name, value)}")
+        if self.generator.dtype not in (torch.float32, torch.float64):
+            raise TypeError(
+                f"the generator works in {self.generator.dtype}, expected float32 or float64: use module.float()"
+            )
 
     def _check_values(self, name: str, term: Term, shape: tuple[int, ...]) -> None:
         """A term of the user's own must give one value per item."""
@@ -164,6 +183,20 @@ class Problem:
 
     def __repr__(self) -> str:
         return (
-            f"Problem({self.generator!r}, loss={type(self.loss).__name__}, on_signal={self.on_signal!r}, "
+            f"Problem({self.generator!r}, loss={self.loss!r}, on_signal={self.on_signal!r}, "
             f"on_latent={self.on_latent!r}, batch={self.batch})"
         )
+
+
+def _hint(name: str, value: object) -> str:
+    """The likely fix for a part of the wrong kind."""
+    if isinstance(value, type):
+        return f", the class itself: write gp.{value.__name__}(...), with brackets"
+    if name == "generator":
+        wrap = "wrap it: gp.Generator(module, latent_shape=..., signal_shape=...)"
+        return f": {wrap}" if isinstance(value, nn.Module) else ": the generator comes first, gp.Problem(G, loss=...)"
+    if name == "loss":
+        return ": give it as on_signal=" if isinstance(value, Term) else ": for data y use gp.LeastSquares(A, y)"
+    if isinstance(value, Loss):
+        return ": give it as loss="
+    return ": for a distance to y use gp.L1().around(y)" if isinstance(value, Tensor) else ""

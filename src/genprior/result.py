@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 
@@ -49,6 +50,8 @@ class Result:
     """Columns over the iterations, per item."""
     plan: str
     """In words: what was computed, and how."""
+    residual: Tensor | None = None
+    """``|A x - y| / |y|`` at ``x = G(z)``, where the objective is a LeastSquares or SquaredDistance alone; else None."""
 
     @property
     def converged(self) -> bool:
@@ -66,14 +69,27 @@ class Result:
         ends = ", ".join(f"{number} {name}" for name, number in counts.most_common())
         return (
             f"{len(self.status)} items: {ends}\n"
-            f"median objective {self.objective.median().item():.3g}, "
+            f"median objective {self.objective.median().item():.3g}, {self._fit()}"
             f"{self.forwards} forward and {self.backwards} backward passes, {self.seconds:.2f} s\n"
             f"{self.plan}"
         )
 
+    def _fit(self) -> str:
+        middle = math.nan if self.residual is None else self.residual.median().item()
+        return f"median relative residual {middle:.3g}, " if math.isfinite(middle) else ""
+
+    def __repr__(self) -> str:
+        return f"Result({self.summary()})"
+
     def _advice(self, item: int) -> str:
         status = self.status[item]
         text = status.advice
+        if float(self.objective[item]) == math.inf and status is not Status.DIVERGED:
+            text = (
+                f"{status.name}, and no iterate satisfied the constraint: G(z) never lay in the set of on_signal, or z in "
+                "that of on_latent. Check its bounds against what the generator makes; more steps help only if it can "
+                "reach the set."
+            )
         rollbacks, gap = int(self.rollbacks[item]), float(self.gap[item])
         if rollbacks:
             text += f" The steps of this item were shortened {rollbacks} times."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from inspect import isabstract
 from pathlib import Path
 
 import torch
@@ -107,7 +108,7 @@ def solve(
     if callable(callbacks) or not all(callable(callback) for callback in callbacks):
         raise TypeError(f"callbacks must be a list of functions of a View, got {callbacks!r}")
     if not isinstance(solver, Solver):
-        raise TypeError(f"solver must be a genprior solver such as gp.ExactADMM(), got {solver!r}")
+        raise TypeError(f"solver must be a genprior solver such as gp.ExactADMM(), got {solver!r}{_hint(solver)}")
     if not isinstance(stop, StopRule):
         raise TypeError(f"stop must be a stop rule such as gp.MaxSteps(500) | gp.Seconds(10), got {stop!r}")
     options = Options(
@@ -132,6 +133,17 @@ def solve(
         finally:
             problem.generator.forwards += counted.generator.forwards
             problem.generator.backwards += counted.generator.backwards
+
+
+def _hint(solver: object) -> str:
+    """The likely fix for a solver that was named, or given as its class."""
+    name = solver if isinstance(solver, str) else getattr(solver, "__name__", "")
+    names = {kind.__name__.lower(): kind.__name__ for kind in _kinds(Solver) if not isabstract(kind)}
+    return f": write gp.{names[name.lower()]}()" if name.lower() in names else ""
+
+
+def _kinds(kind: type[object]) -> list[type[object]]:
+    return [kind, *(deeper for below in kind.__subclasses__() for deeper in _kinds(below))]
 
 
 def _restarts(problem: Problem, z0: Tensor | None, restarts: int) -> int:
@@ -231,6 +243,7 @@ class _Run:
 
     def _assemble(self) -> Result:
         parts = [part.outcome for part in self.done]
+        bare = isinstance(self.problem.on_signal, Zero) and isinstance(self.problem.on_latent, Zero)
         whole = Outcome(*(torch.cat([getattr(p, f.name) for p in parts]) for f in fields(Outcome)))
         return Result(
             signal=whole.x,
@@ -248,4 +261,5 @@ class _Run:
             seconds=sum(part.seconds for part in self.done),
             history=History(tuple(part.panel for part in self.done)),
             plan=self.solver.plan(self.problem),
+            residual=self.problem.loss.relative_residual(whole.objective) if bare else None,
         )

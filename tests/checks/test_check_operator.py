@@ -69,7 +69,7 @@ def no_such_method(x):
 
 BAD = {
     "wrong adjoint": (
-        lambda: linear(lambda x: x @ MATRIX.T, lambda y: 2 * (y @ MATRIX)),
+        lambda: linear(lambda x: x @ MATRIX.T, lambda y: 2 * (y @ MATRIX), measurement_shape=(5,)),
         "<Ax, y> = <x, A^T y>",
         "leave it out to have it derived",
     ),
@@ -77,6 +77,7 @@ BAD = {
         lambda: linear(
             torch.fft.fft,
             lambda y: torch.fft.fft(y).real,
+            measurement_shape=(8,),
         ),
         "<Ax, y> = <x, A^T y>",
         "leave it out",
@@ -86,7 +87,11 @@ BAD = {
         "A(2x - 3u) = 2Ax - 3Au",
         "the function is affine or non-linear",
     ),
-    "non-linear": (lambda: linear(lambda x: x.abs(), lambda y: y), "A(2x - 3u) = 2Ax - 3Au", "non-linear"),
+    "non-linear": (
+        lambda: linear(lambda x: x.abs(), lambda y: y, measurement_shape=(8,)),
+        "A(2x - 3u) = 2Ax - 3Au",
+        "non-linear",
+    ),
     "items mixed": (
         lambda: linear(lambda x: x - x.mean(dim=0)),
         "items do not influence each other",

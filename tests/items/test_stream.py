@@ -174,6 +174,8 @@ def written(path, array):
         (lambda p: written(p / "a.npy", np.zeros((2, 6, 8), np.uint8)), {"measured": True}, "expected floating-point meas"),
         (lambda p: written(p / "a.npy", np.zeros((2, 6, 8), complex)), {}, "complex numbers, expected real"),
         (lambda p: written(p / "a.npy", np.array([{"a": 1}])), {}, "holds Python objects .object arrays are"),
+        (lambda p: written(p / "a.npy", np.zeros((2, 6, 8))), {"measured": True, "complex_too": True},
+         "real numbers, expected complex measurements: --simulate"),
         (lambda p: written(p / "a.npy", np.array(["x"])), {}, "shape"),
         (lambda p: written(p / "a.npy", np.zeros((0, 1, 6, 8))), {}, "is empty"),
         (lambda p: grey(p / "a.png"), {"shape": (392,), "whole": (1, 28, 28)}, "but items of shape .392,. .*--simulate"),

@@ -114,7 +114,9 @@ def test_solve_spd_and_where_it_is_none():
     assert torch.isfinite(solve_spd(broken, right)).all()
 
 
-@pytest.mark.parametrize("term", [gp.LInf(), gp.L1(), 0.3 * gp.TotalVariation(1e-10), gp.Box(-0.5, 0.5)], ids=repr)
+@pytest.mark.parametrize(
+    "term", [gp.LInf(), gp.L1(), 0.3 * gp.TotalVariation(tolerance=1e-10), gp.Box(-0.5, 0.5)], ids=repr
+)
 @pytest.mark.parametrize("loss", [None, "distance"])
 def test_the_gradient_of_the_envelope_by_differences(term, loss):
     G = gp.Generator(nn.Identity(), (4, 4), (4, 4), dtype=F64)

@@ -303,7 +303,7 @@ BAD = [
     (
         lstsq(torch.zeros(2, 300), ops.Gaussian(392, 400)),
         ValueError,
-        "measurements have 300 values, but the operator gives 392: was y made with another seed or m?",
+        "measurements have 300 values, but the operator gives 392: another m? is y transposed (y.T)?",
     ),
     (
         lstsq(random(1, 4, 3), ops.Identity((1, 4, 3))),

@@ -87,7 +87,7 @@ def spec(tmp_path):
     [
         ("random", "same latent, same signal", "the module is random"),
         ("nan", "finite values and gradients", "check the weights for NaN"),
-        ("batch", "items do not influence each other", r"call module\.eval\(\)"),
+        ("batch", "items do not influence each other", "compute per item"),
         ("constant", "signals differ between latents", "z is ignored"),
         ("in_bytes", r"values fit pictures in \[0, 1\]", "--range 0 255"),
         ("normed", "opens", r"load trained weights, or call module\.eval\(\)"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from genprior.generators import Generator
-from genprior.losses import LeastSquares
+from genprior.losses import LeastSquares, NoLoss
 from genprior.operators.deepinv import from_deepinv
 from genprior.problem import Problem
 from genprior.result import Result
@@ -65,7 +65,7 @@ class GenPrior(Reconstructor):
         self.on_signal, self.on_latent = on_signal, on_latent
         self.options = options
         self.result: Result | None = None
-        Problem(generator, on_signal=on_signal, on_latent=on_latent)  # complains here rather than at the first image
+        Problem(generator, NoLoss(), on_signal, on_latent)  # complains here rather than at the first image
 
     def forward(self, y: Tensor, physics: Any, z0: Tensor | None = None) -> Tensor:
         """The images ``G(z)`` for measurements ``y``; ``z0`` are latents to start from."""

@@ -43,6 +43,9 @@ class Report:
         if not self.ok:
             raise ValueError(str(self))
 
+    def __repr__(self) -> str:
+        return f"Report({self.subject}: {self._summary()})"
+
     def __str__(self) -> str:
         width = max((len(finding.law) for finding in self.findings), default=0)
         lines = [f"{self.subject}: {self._summary()}"]

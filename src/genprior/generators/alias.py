@@ -17,6 +17,10 @@ def frozen_alias(module: nn.Module) -> nn.Module:
     Hooks are shared too, so a hook registered on the caller's module, before or after, sees every pass.
     """
     if not isinstance(module, nn.Module):
+        if isinstance(module, type):
+            raise TypeError(
+                f"module must be a torch.nn.Module, got the class {module.__name__}: call it, {module.__name__}()"
+            )
         raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}: wrap functions in a Module")
     _refuse_unused_statistics(module)
     try:

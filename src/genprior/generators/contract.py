@@ -22,6 +22,7 @@ from genprior.generators.metric import mean_gram
 
 _STILL = 1e-30
 """Directions of the metric below this do not move the signal."""
+_CHECK = "check latent_shape, and the module itself"
 
 
 class Generator:
@@ -259,13 +260,20 @@ def _persons_code(z: Tensor) -> Iterator[None]:
     except (torch.OutOfMemoryError, MemoryError):
         raise
     except Exception as problem:
-        last = traceback.extract_tb(problem.__traceback__)[-1]
-        kind = "" if type(problem) is RuntimeError else f"{type(problem).__name__}: "
-        where = "" if type(problem) is RuntimeError else f", {Path(last.filename).name} line {last.lineno}"
+        plain = type(problem) is RuntimeError
+        kind, where = ("", "") if plain else (f"{type(problem).__name__}: ", _line_of(problem))
+        wants_more = isinstance(problem, TypeError) and "required positional argument" in str(problem)
+        fix = "the module takes more than z: wrap it (docs/your-own.md, OfClass)" if wants_more else _CHECK
         raise ValueError(
-            f"the generator's module failed on latents of shape {tuple(z.shape)} ({kind}{problem}{where}): check "
-            "latent_shape, and the module itself"
+            f"the generator's module failed on latents of shape {tuple(z.shape)} ({kind}{problem}{where}): {fix}"
         ) from problem
+
+
+def _line_of(problem: Exception) -> str:
+    """The line of the person's code where it failed, if it was there: neither torch's nor ours."""
+    ours = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+    lines = [frame for frame in traceback.extract_tb(problem.__traceback__) if not frame.filename.startswith(ours)]
+    return f", {Path(lines[-1].filename).name} line {lines[-1].lineno}" if lines else ""
 
 
 def _version(parameter: Tensor) -> int:

@@ -260,6 +260,10 @@ def _array_part(path: Path, output: str, array: Array, expected: Expected) -> Pa
     as_values(probe, array.dtype, name, measured=expected.measured)
     if probe.is_complex() and not expected.complex_too:
         raise Unreadable(f"{name} holds complex numbers, expected real ones: take the real part or the modulus")
+    if expected.complex_too and not probe.is_complex():
+        raise Unreadable(
+            f"{name} holds real numbers, expected complex measurements: --simulate measures pictures first"
+        )
     return Part(path, output, array.shape[0] if layout.batched else 1, array, layout)
 
 

@@ -19,7 +19,7 @@ FOLDER = Path(__file__).parent / "weights"
 
 
 def load_generator(name: str | Path = "mnist", *, device: torch.device | str = "cpu") -> Generator:
-    """A trained generator: ``"mnist"``, ``"celeba"``, or the path of a file that ``genprior train`` wrote.
+    """A trained generator: ``"mnist"``, ``"celeba"``, or the path of a file that ``genprior train`` wrote; on ``device``.
 
     Examples
     --------
@@ -48,14 +48,17 @@ def store_metric(path: Path, points: int = 256) -> None:
 
 
 def load_classifier(name: str | Path = "mnist", *, device: torch.device | str = "cpu") -> ConvClassifier:
-    """A trained classifier of pictures ``(B, 1, 28, 28)`` in [0, 1]; gives logits. A bundled name or a path."""
+    """A trained classifier of pictures ``(B, 1, 28, 28)`` in [0, 1]; gives logits. A bundled name or a path; on ``device``."""
     module = _load(name, "classifier", CLASSIFIERS, device).module
     assert isinstance(module, ConvClassifier)
     return module
 
 
 def load_encoder(name: str | Path = "mnist", *, device: torch.device | str = "cpu") -> Encoder:
-    """A trained encoder of pictures into latents of the generator of the same name: a warm start for ``solve(z0=...)``."""
+    """A trained encoder of pictures into latents of the generator of the same name: a warm start for ``solve(z0=...)``.
+
+    A bundled name or a path; on ``device``.
+    """
     module = _load(name, "encoder", ENCODERS, device).module
     assert isinstance(module, Encoder)
     return module

@@ -14,7 +14,7 @@ class ConvGenerator(nn.Sequential):
 
     One fully connected layer and three transposed convolutions with 5 x 5 kernels, ELU between, sigmoid at the end: the
     layout of the MNIST experiment of Gulrajani et al., *Improved Training of Wasserstein GANs* (2017), with ELU for ReLU
-    as Gómez et al. ask.
+    as Latorre et al. ask.
 
     The activations are C1 and strictly increasing, and up to the last layer the widths grow (at width 64: 128, 4096,
     6272, 12544), as Proposition 1 demands. The last convolution gathers 12544 values in 784 pixels: there, as in every

@@ -260,7 +260,7 @@ class Operator(ABC):
         given = y[0].numel() if y.ndim > 1 and len(y) else y.numel()
         if y.ndim > 1 and given != m:
             raise ValueError(
-                f"{name} have {given} values, but the operator gives {m}: was y made with another seed or m?"
+                f"{name} have {given} values, but the operator gives {m}: another m? is y transposed (y.T)?"
             )
         _validate.batch(name, y, self.measurement_shape, f"{type(self).__name__} gives another shape")
 

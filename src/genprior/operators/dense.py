@@ -41,6 +41,19 @@ class Dense(Operator):
 
     for m > d, ``A^T A = V S^2 V^T`` gives ``V (S^2 + rho)^-1 V^T v``. No singular value is divided by, and no d x d
     matrix is made when m < d. Both layouts of each matrix are kept: products with a contiguous right factor are faster.
+
+    Parameters
+    ----------
+    matrix
+        ``(m, d)``, or ``(B, m, d)`` with one for each item; floating-point.
+    signal_shape
+        shape of one signal with d values, such as (1, 28, 28); ``(d,)`` unless told.
+
+    Examples
+    --------
+    >>> import torch, genprior as gp
+    >>> gp.operators.Dense(torch.ones(3, 64), signal_shape=(1, 8, 8))(torch.ones(2, 1, 8, 8)).shape
+    torch.Size([2, 3])
     """
 
     def __init__(self, matrix: Tensor, signal_shape: int | Sequence[int] | None = None) -> None:
@@ -134,6 +147,21 @@ class Gaussian(Dense):
 
     Drawn on the CPU in float64 from a generator of its own: the same ``seed`` gives the same matrix on every device,
     in every dtype up to rounding, and leaves torch's global seed alone.
+
+    Parameters
+    ----------
+    m
+        number of measurements of each signal.
+    signal_shape
+        shape of one signal, as a rule ``G.signal_shape``.
+    seed, device, dtype
+        of the draw, and where the matrix lives: as the generator.
+
+    Examples
+    --------
+    >>> import torch, genprior as gp
+    >>> gp.operators.Gaussian(32, (1, 8, 8), seed=0)(torch.ones(2, 1, 8, 8)).shape
+    torch.Size([2, 32])
     """
 
     def __init__(

@@ -13,7 +13,14 @@ from genprior.operators.base import Operator, RowForm
 
 
 class Identity(Operator):
-    """``A x = x``, for denoising."""
+    """``A x = x``, for denoising, on signals of shape ``signal_shape``.
+
+    Examples
+    --------
+    >>> import torch, genprior as gp
+    >>> gp.operators.Identity((1, 8, 8))(torch.ones(2, 1, 8, 8)).shape
+    torch.Size([2, 1, 8, 8])
+    """
 
     def __init__(self, signal_shape: int | Sequence[int]) -> None:
         self.signal_shape = _validate.shape("signal_shape", signal_shape)
@@ -50,6 +57,12 @@ class Mask(Operator):
     (float32 unless told), a mask of weights in its own.
 
     Resolvent: ``v / (mask^2 + rho)``.
+
+    Examples
+    --------
+    >>> import torch, genprior as gp
+    >>> gp.operators.Mask(torch.tensor([True, False]), signal_shape=(1, 2))(torch.ones(1, 1, 2))
+    tensor([[[1., 0.]]])
     """
 
     def __init__(
@@ -112,6 +125,11 @@ def _weights(mask: Tensor, dtype: torch.dtype | None) -> Tensor:
     if mask.is_complex():
         raise TypeError(f"mask must hold booleans, 0/1, or weights of at least 0, got {mask.dtype}")
     if not mask.is_floating_point():
+        if int(mask.max() if mask.numel() else 0) > 1:
+            raise ValueError(
+                f"mask of {mask.dtype} has values up to {int(mask.max())}, expected 0 and 1: use mask > 0, or floating-point "
+                "weights"
+            )
         mask = mask.to(dtype or torch.float32)
     weights = _validate.tensor("mask", mask).detach().to(dtype or mask.dtype, copy=True)
     if bool((weights < 0).any()):

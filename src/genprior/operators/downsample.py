@@ -17,6 +17,19 @@ class Downsample(Operator):
     """Mean over ``factor x factor`` blocks of the last two axes, which must be divisible by ``factor``.
 
     Each signal value enters one mean only: the rows are orthogonal, ``A A^T = I / factor^2``.
+
+    Parameters
+    ----------
+    factor
+        rows and columns of a block.
+    signal_shape
+        shape of one signal, ending in rows and columns.
+
+    Examples
+    --------
+    >>> import torch, genprior as gp
+    >>> gp.operators.Downsample(4, (1, 8, 8))(torch.ones(2, 1, 8, 8)).shape
+    torch.Size([2, 1, 2, 2])
     """
 
     def __init__(self, factor: int, signal_shape: Sequence[int]) -> None:

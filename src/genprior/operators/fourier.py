@@ -38,9 +38,15 @@ class Blur(_Circulant):
 
     ``kernel`` is a number (the standard deviation of a normalised Gaussian, wrapped around), a tensor ``(h, w)`` with
     its centre at ``(h // 2, w // 2)``, or ``(B, h, w)`` with ``per_item=True``. A number works in ``dtype`` (float32
-    unless told), a tensor in its own.
+    unless told) on ``device``, a tensor in its own. ``signal_shape`` is that of one signal and ends in rows and columns.
 
     With ``K = fft2(h)``: ``A x = ifft2(K fft2(x))``, resolvent ``ifft2(fft2(v) / (|K|^2 + rho))``.
+
+    Examples
+    --------
+    >>> import torch, genprior as gp
+    >>> bool(gp.operators.Blur(2.0, (1, 8, 8))(torch.ones(2, 1, 8, 8)).isclose(torch.tensor(1.0)).all())
+    True
     """
 
     def __init__(
@@ -83,6 +89,23 @@ class SubsampledFourier(_Circulant):
     ``(B, H, W)`` with ``per_item=True``. The result is the zero-filled complex spectrum.
 
     Signals are real, so ``A^T y = Re ifft2(M y)`` and ``A^T A`` is circulant with eigenvalues ``(M(k) + M(-k)) / 2``.
+
+    Parameters
+    ----------
+    frequencies, per_item, centred
+        which are kept, as above.
+    signal_shape
+        shape of one signal, ending in rows and columns.
+    seed
+        of the draw, where ``frequencies`` is a number.
+    device, dtype
+        where the operator lives, and the real dtype of its signals: as the generator.
+
+    Examples
+    --------
+    >>> import torch, genprior as gp
+    >>> gp.operators.SubsampledFourier(20, (1, 8, 8), seed=0)(torch.ones(2, 1, 8, 8)).dtype
+    torch.complex64
     """
 
     complex_measurements = True

@@ -22,6 +22,21 @@ class SubsampledHadamard(Operator):
     block, where the blocks are the binary digits of d (784 = 512 + 256 + 16). ``Q`` is one round when d is a power of
     two, else two, so that the blocks mix. ``A A^T = (d / m) I`` for every d, and ``E |A x|^2 = |x|^2`` as for
     `Gaussian`; memory is a few numbers for each signal value.
+
+    Parameters
+    ----------
+    m
+        number of measurements, at most d.
+    signal_shape
+        shape of one signal, of d values.
+    seed, device, dtype
+        of the draw, and where the operator lives: as the generator.
+
+    Examples
+    --------
+    >>> import torch, genprior as gp
+    >>> gp.operators.SubsampledHadamard(32, (1, 8, 8), seed=0)(torch.ones(2, 1, 8, 8)).shape
+    torch.Size([2, 32])
     """
 
     def __init__(

@@ -68,7 +68,7 @@ class ADMM(Solver):
 
     References
     ----------
-    Latorre Gómez, Eftekhari, Cevher: Fast and Provable ADMM for Learning with Generative Priors, NeurIPS 2019.
+    Latorre, Eftekhari, Cevher: Fast and Provable ADMM for Learning with Generative Priors, NeurIPS 2019.
     """
 
     z_step: ZStep = field(default_factory=Gradient)

@@ -72,7 +72,7 @@ class Penalty(ABC):
 
 @dataclass(frozen=True)
 class Constant(Penalty):
-    """The same penalty at every iteration."""
+    """The same penalty ``rho`` at every iteration; without ``rho``, one in the problem's own units."""
 
     rho: float | None = None
 

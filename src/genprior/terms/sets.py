@@ -50,6 +50,12 @@ class Box(Indicator):
 
     The bounds are numbers, perhaps infinite, or tensors that broadcast to the signal's shape and serve all items;
     for a box per item write ``Box(-r, r).around(y)``.
+
+    Examples
+    --------
+    >>> import torch, genprior as gp
+    >>> gp.Box(0, 1).project(torch.tensor([[-1.0, 0.5, 3.0]]))
+    tensor([[0.0000, 0.5000, 1.0000]])
     """
 
     low: PerItem
@@ -95,7 +101,14 @@ class Box(Indicator):
 
 @dataclass(frozen=True, eq=False)
 class Ball(Indicator):
-    """``|x| <= radius``, the Euclidean ball; the radius is a number or one per item. ``P(v) = min(1, r / |v|) v``."""
+    """``|x| <= radius``, the Euclidean ball; the radius is a number or one per item. ``P(v) = min(1, r / |v|) v``.
+
+    Examples
+    --------
+    >>> import torch, genprior as gp
+    >>> gp.Ball(1.0).project(torch.tensor([[3.0, 4.0]]))
+    tensor([[0.6000, 0.8000]])
+    """
 
     radius: PerItem
 

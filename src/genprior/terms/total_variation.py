@@ -17,9 +17,11 @@ RESTART_EVERY = 4
 STEP = 1 / 8  # |D|^2 <= 8 for forward differences on two axes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TotalVariation(Term):
     """``sum over pixels of sqrt(dx^2 + dy^2)``, forward differences over the last two axes, 0 at the far border.
+
+    A weight is a factor: ``0.1 * TotalVariation()``.
 
     Leading axes (channels) are summed. The prox solves the dual of ``t TV(x) + 1/2 |x - v|^2``,
 
@@ -40,6 +42,12 @@ class TotalVariation(Term):
     ----------
     tolerance: relative duality gap at which an item is finished.
     max_iterations: bound on the work for one prox.
+
+    Examples
+    --------
+    >>> import torch, genprior as gp
+    >>> (0.1 * gp.TotalVariation())(torch.eye(2)[None, None])  # a pixel with slopes (-1, -1), one with 1, one with 1
+    tensor([0.3414])
     """
 
     tolerance: float = 1e-6

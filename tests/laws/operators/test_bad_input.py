@@ -36,6 +36,11 @@ BAD = {
         ValueError,
         "mask keeps nothing for items [1]",
     ),
+    "mask of a picture": (
+        lambda: ops.Mask(torch.tensor([0, 255], dtype=torch.uint8)),
+        ValueError,
+        "mask of torch.uint8 has values up to 255, expected 0 and 1: use mask > 0",
+    ),
     "mask nan": (lambda: ops.Mask(NAN), ValueError, "mask holds 4 NaN"),
     "mask negative": (lambda: ops.Mask(-torch.ones(2)), ValueError, "weights of at least 0, got -1"),
     "mask list": (lambda: ops.Mask([True, False]), TypeError, "mask must be a torch.Tensor"),
@@ -85,6 +90,28 @@ BAD = {
     "linear adjoint": (lambda: ops.Linear(lambda x: x), ValueError, "give one of the two"),
     "linear affine": (lambda: ops.Linear(lambda x: x + 1, None, 4), ValueError, "fn is not linear: fn(0) has norm 2"),
     "linear result": (lambda: ops.Linear(lambda x: x.sum(), None, 4), ValueError, "fn must give measurements (B, ...)"),
+    "linear square": (lambda: ops.Linear(lambda x: x**2, None, 4), ValueError, "fn is not linear: fn(u + 2v)"),
+    "linear modulus": (lambda: ops.Linear(torch.abs, None, 4), ValueError, "fn is not linear: fn(u + 2v)"),
+    "linear other adjoint": (
+        lambda: ops.Linear(lambda x: x.cumsum(1), lambda y: y.cumsum(1), 4),
+        ValueError,
+        "adjoint is not that of fn: <fn(u), y> differs",
+    ),
+    "linear adjoint without conjugation": (
+        lambda: ops.Linear(torch.fft.fft, lambda y: torch.fft.fft(y).real, 8),
+        ValueError,
+        "adjoint is not that of fn",
+    ),
+    "linear matrix": (
+        lambda: ops.Linear(torch.ones(3, 4)),
+        TypeError,
+        "got Tensor (3, 4) and NoneType: for a matrix use operators.Dense(matrix)",
+    ),
+    "linear numpy": (
+        lambda: ops.Linear(lambda x: x.numpy(), None, 4),
+        ValueError,
+        "got ndarray (1, 4) for one signal: fn must use torch, not numpy",
+    ),
     "linear tolerance": (lambda: ops.Linear(len, len, tolerance=0.0), ValueError, "tolerance must be a finite number"),
     "linear dense": (FREE.dense, ValueError, "dense() needs to know the shapes"),
     "linear bounds": (FREE.gram_bounds, ValueError, "gram_bounds() needs to know the shapes"),
@@ -114,7 +141,7 @@ BAD = {
     "measurements other m": (
         lambda: A.adjoint(torch.zeros(2, 3)),
         ValueError,
-        "measurements have 3 values, but the operator gives 4: was y made with another seed or m?",
+        "measurements have 3 values, but the operator gives 4: another m? is y transposed (y.T)?",
     ),
     "measurements shape": (
         lambda: A.adjoint(torch.zeros(2, 2, 2)),

@@ -81,5 +81,8 @@ def test_total_variation_by_hand() -> None:
     image = torch.tensor([[0.0, 0.0, 6.0, 6.0]]).expand(1, 2, 4)
     assert TotalVariation()(image).item() == 12
     torch.testing.assert_close(
-        TotalVariation(1e-9).prox(image, 2.0), torch.tensor([[1.0, 1.0, 5.0, 5.0]]).expand(1, 2, 4), atol=2e-3, rtol=0
+        TotalVariation(tolerance=1e-9).prox(image, 2.0),
+        torch.tensor([[1.0, 1.0, 5.0, 5.0]]).expand(1, 2, 4),
+        atol=2e-3,
+        rtol=0,
     )

@@ -38,8 +38,8 @@ def iterations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize("t", [0.02, 0.2, 3.0])
 def test_error_is_within_the_promise(tolerance: float, t: float) -> None:
     v = images()
-    exact = TotalVariation(1e-12, max_iterations=30000).prox(v, t)
-    assert (relative_error(TotalVariation(tolerance).prox(v, t), exact, v) <= tolerance**0.5).all()
+    exact = TotalVariation(tolerance=1e-12, max_iterations=30000).prox(v, t)
+    assert (relative_error(TotalVariation(tolerance=tolerance).prox(v, t), exact, v) <= tolerance**0.5).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -52,9 +52,9 @@ def test_default_tolerance_is_reached(dtype: torch.dtype, t: float, offset: floa
 
 def test_single_precision_stops_at_its_rounding(iterations: list[int]) -> None:
     v = images(torch.float32)
-    x = TotalVariation(1e-14, max_iterations=20000).prox(v, 0.1)
+    x = TotalVariation(tolerance=1e-14, max_iterations=20000).prox(v, 0.1)
     assert len(iterations) < 5000
-    exact = TotalVariation(1e-12, max_iterations=30000).prox(v.double(), 0.1)
+    exact = TotalVariation(tolerance=1e-12, max_iterations=30000).prox(v.double(), 0.1)
     assert (relative_error(x.double(), exact, v.double()) <= 1e-3).all()
 
 
@@ -95,7 +95,7 @@ def test_finished_items_are_left_alone(iterations: list[int]) -> None:
 
 
 def test_max_iterations_bounds_the_work(iterations: list[int]) -> None:
-    x = TotalVariation(1e-12, max_iterations=7).prox(images(), 0.1)
+    x = TotalVariation(tolerance=1e-12, max_iterations=7).prox(images(), 0.1)
     assert len(iterations) == 7
     assert x.isfinite().all()
 

@@ -102,7 +102,7 @@ def lead(done: Reproduction) -> str:
     )
     minutes = sum(found.times["part_seconds"] for found in done.parts.values()) / 60
     return (
-        f"{quick}Gómez, Eftekhari and Cevher, Fast and Provable ADMM for Learning with Generative Priors, NeurIPS "
+        f"{quick}Latorre, Eftekhari and Cevher, Fast and Provable ADMM for Learning with Generative Priors, NeurIPS "
         "2019: what it claims, in our words, and whether it holds here. Verdicts are computed from the numbers: "
         "same start for all, same tuning budget, the best iterate by objective and never by the truth, by passes "
         f"through the generator and not by the clock, which is shown besides. This run took {minutes:.1f} minutes of "

@@ -46,7 +46,7 @@ class Momentum(FirstOrder):
     """Heavy ball: ``v+ = m v - beta g``, ``z+ = prox_{beta H}(z + v+)``.
 
     ``step_size`` is beta, as in :class:`Gradient`; by itself it is ``(1 - m)`` times as long, the stable length for the same
-    curvature. The velocity restarts from the move that the prox allowed.
+    curvature. ``momentum`` is m, in [0, 1). The velocity restarts from the move that the prox allowed.
     """
 
     step_size: float | None = None
@@ -83,7 +83,8 @@ class Adam(FirstOrder):
     Where H is not separable, its prox is known only for one step per item; the second moment is then averaged over the
     item's coordinates. (With a step per coordinate and a Euclidean prox, the fixed points would not be stationary.)
 
-    ``step_size`` is the length of a move per coordinate; without it, 10% of the latent law's spread.
+    ``step_size`` is the length of a move per coordinate; without it, 10% of the latent law's spread. ``beta1`` and
+    ``beta2``, in [0, 1), are the memory of the two moments; ``epsilon`` is added to the root of the second.
     """
 
     step_size: float | None = None
