@@ -227,7 +227,7 @@ def bad_uses():
         "check latent_shape": lambda: gp.Generator(network(), 5, SIGNAL)(torch.zeros(2, 5)),
         "on_signal gives a value of shape": lambda: gp.Problem(G, on_signal=OneForAll()),
         "step t must be at least 0": lambda: gp.L1().prox(torch.ones(2, 3), torch.tensor([-1.0, 1.0])),
-        "step t must be at least 0 for": lambda: gp.L2().prox(torch.ones(2, 3), torch.tensor([torch.nan, 1.0])),
+        "step t must be at least 0 for": lambda: gp.L2().prox(torch.ones(2, 3), torch.tensor([torch.nan, -1.0])),
         "step t must be a number or a tensor": lambda: gp.LInf().prox(torch.ones(2, 3), [1.0, 1.0]),
         "generator must be a genprior Generator": lambda: gp.checks.check_generator(network()),
         "operator must be a genprior Operator": lambda: gp.checks.check_operator(network()),

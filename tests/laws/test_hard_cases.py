@@ -100,6 +100,13 @@ def test_an_item_that_is_not_finite_does_not_end_the_others(solver):
     assert torch.isfinite(both.objective[1])
 
 
+@pytest.mark.parametrize("term", [gp.L1(), gp.L2(), gp.LInf(), gp.SquaredL2(), gp.Box(0, 1), gp.Ball(1.0)])
+def test_a_step_that_is_no_number_spoils_its_own_item_alone(term):
+    points = torch.randn(2, 3, generator=torch.Generator().manual_seed(0))
+    both = term.prox(points, torch.tensor([torch.nan, 0.5]))
+    torch.testing.assert_close(both[1:], term.prox(points[1:], torch.tensor([0.5])))
+
+
 def test_a_stop_rule_is_kept_by_rows_that_broke():
     data = torch.tensor([[1.0, 0.5, 1.0, 0.25], [0.3, 0.2, 0.09, 0.04]])
     net = gp.Generator(Exploding(), 2, 4)
