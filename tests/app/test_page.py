@@ -58,7 +58,13 @@ def changes(page, tile, before):
 
 
 def stroke(page, label, *points):
-    box = page.get_by_label(label).bounding_box()
+    pad = page.get_by_label(label)
+    pad.wait_for(state="visible")
+    for _ in range(50):  # it has no place while the page lays itself out again
+        box = pad.bounding_box()
+        if box is not None:
+            break
+        page.wait_for_timeout(100)
     places = [(box["x"] + u * box["width"], box["y"] + v * box["height"]) for u, v in points]
     page.mouse.move(*places[0])
     page.mouse.down()
