@@ -57,14 +57,19 @@ def changes(page, tile, before):
     )
 
 
-def stroke(page, label, *points):
+def place_of(page, label):
     pad = page.get_by_label(label)
     pad.wait_for(state="visible")
     for _ in range(50):  # it has no place while the page lays itself out again
         box = pad.bounding_box()
         if box is not None:
-            break
+            return box
         page.wait_for_timeout(100)
+    raise AssertionError(f"{label} has no place on the page")
+
+
+def stroke(page, label, *points):
+    box = place_of(page, label)
     places = [(box["x"] + u * box["width"], box["y"] + v * box["height"]) for u, v in points]
     page.mouse.move(*places[0])
     page.mouse.down()
@@ -286,7 +291,7 @@ def test_a_finger_draws_too(visit):
     page = visit((390, 844))
     before = source(page, "Truth")
     page.get_by_role("button", name="Draw", exact=True).tap()
-    box = page.get_by_label("sketchpad for a digit").bounding_box()
+    box = place_of(page, "sketchpad for a digit")
     page.touchscreen.tap(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     changes(page, "Truth", before)
     dot = pixels(source(page, "Truth"))
