@@ -331,9 +331,9 @@ def test_nobody_pays_for_the_factorisation(monkeypatch):
 def test_the_full_run_is_estimated_at_about_an_hour():
     """By a model that counts factorisations and every projection of an attack that knows the defence."""
     parts = unique(part for one in EXPERIMENTS.values() for part in one.parts(Setting(FULL)))
-    assert 55 * 60 < sum(part.cost for part in parts) < 75 * 60
+    assert 55 * 60 < sum(part.cost for part in parts) < 80 * 60
     costs = {part.name: part.cost for part in parts}
-    bpda, run = costs["defence.bpda.exact"], costs["defence.run.exact.0"]
+    bpda, run = costs["defence.bpda.exact-adam"], costs["defence.run.exact-adam.0"]
     assert bpda > FULL.defence.bpda_steps * run * FULL.defence.bpda_pictures / FULL.defence.chunk
 
 

@@ -117,7 +117,7 @@ def test_defence(tmp_path, capsys):
         right = document["parts"][f"defence.run.{key}.0"]["right"]
         assert len(right) == len(document["parts"][f"defence.run.{key}.0"]["passes"]) and max(right) <= 10
     for kind in ("bpda", "latent"):
-        assert 0 <= document["parts"][f"defence.{kind}.{EXACT}"]["defended_accuracy"] <= 1
+        assert 0 <= document["parts"][f"defence.{kind}.{EXACT_ADAM}"]["defended_accuracy"] <= 1
 
 
 def test_tuning(tmp_path, capsys):

@@ -12,17 +12,18 @@ from torch import Tensor
 
 from genprior.experiments.reproduce.contest import Contest, Setting, chosen, network, seconds, tuning_part
 from genprior.experiments.reproduce.defender import ATTACK, NORMS, Defender, Snapshots, classifier, digits, steps_of
-from genprior.experiments.reproduce.methods import ADAM, EXACT, EXACT_L2, GD, Method, denoising_methods
+from genprior.experiments.reproduce.methods import ADAM, EXACT, EXACT_ADAM, EXACT_L2, GD, Method, denoising_methods
 from genprior.experiments.reproduce.parts import Found, Part, Results
 from genprior.tasks.attacks import LatentAttack, ProjectedGradientAttack, accuracy, lead, predictions, straight_through
 from genprior.tasks.defence import Projection
 
 PREFIX = "defence"
 PAPERS = (GD, ADAM, EXACT)
-KNOWN = (EXACT,)
-"""Defences that are attacked by somebody who knows them: one, with enough digits and steps to mean something."""
-CLEAN = (ADAM, EXACT)
-"""Defences that clean pictures are sent through: one of each norm."""
+KNOWN = (EXACT_ADAM,)
+"""Defences that are attacked by somebody who knows them: the one that ``genprior defend`` takes, with enough digits and
+steps to mean something."""
+CLEAN = (ADAM, EXACT, EXACT_ADAM)
+"""Defences that clean pictures are sent through."""
 LATENT_WEIGHTS = (0.1, 1.0, 10.0)
 _LATENT_STARTS = 2
 _SNAPSHOTS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)

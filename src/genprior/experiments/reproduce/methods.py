@@ -140,19 +140,30 @@ def denoising_methods(count: int, norm: str) -> list[Method]:
     the last penalty, at which the prox acts.
     """
     descent = {"linf": 0.1, "l1": 0.0003, "l2": 0.002}[norm]
-    last, pulls = _crossed(_PENALTIES[norm], (0.05, 0.15))
+    last, pulls, shares = _SCALED[norm]
     constant, steps = _crossed({"linf": (0.3, 1.0), "l1": (2.0, 6.0), "l2": (0.3, 1.0)}[norm], _FEW_MOVES)
     return [
         grid(GD, GradientDescent, count, step_size=[descent * 3**k for k in range(8)]),
         grid(ADAM, Adam, count, step_size=_MOVES),
-        grid(EXACT, _scaled, count, stretch=True, rho=last, pull=pulls),
+        grid(EXACT, _scaled, count, stretch=True, rho=last, pull=pulls, share=shares),
         grid(EXACT_ADAM, _plain_adam, count, rho=constant, step=steps),
         Method(AUTO, (Choice(partial(_made, Auto, {}, False), {}),)),
     ]
 
 
-_PENALTIES = {"linf": (0.03, 0.1, 0.3, 1.0), "l1": (1.0, 2.0, 4.0, 8.0), "l2": (0.3, 1.0, 3.0, 10.0)}
-"""Last ones of Algorithm 2 in denoising."""
+_SCALED: dict[str, tuple[Sequence[float], Sequence[float], Sequence[float]]] = {
+    "linf": (
+        (0.03, 0.03, 0.1, 0.1, 0.3, 0.3, 0.3, 1.0),
+        (0.05, 0.15, 0.15, 0.4, 0.15, 0.15, 0.4, 1.0),
+        (0.03, 0.03, 0.03, 0.03, 0.03, 0.3, 0.03, 0.03),
+    ),
+    "l1": (*_crossed((1.0, 2.0, 4.0, 8.0), (0.05, 0.15)), (0.3,) * 8),
+    "l2": (*_crossed((0.3, 1.0, 3.0, 10.0), (0.05, 0.15)), (0.3,) * 8),
+}
+"""Of Algorithm 2 in denoising: the last penalty, the z step in units of its inverse, the first dual step as a share of it.
+
+For l_inf the penalty and the pull rise together: the more the prox leaves of ``G(z) - y``, the longer the steps may be.
+"""
 _SCALES = 3
 _EARLY = 20
 """Algorithm 2's n is the iterations over this: its three scales have 10%, 20% and 70% of the run, however long that is."""
@@ -180,10 +191,10 @@ def _linearized(rho: float, pull: float) -> Solver:
     return LinearizedADMM(rho, beta=pull / rho)
 
 
-def _scaled(rho: float, pull: float, iterations: int) -> Solver:
+def _scaled(rho: float, pull: float, share: float, iterations: int) -> Solver:
     """Algorithm 2 in four scales up to ``rho``, the paper's dual rule."""
     first, n = rho / 2**_FINE_SCALES, max(1, iterations // _FINE_EARLY)
-    return ExactADMM(first, beta=pull / first, sigma=0.3 * rho, n=n, scales=_FINE_SCALES)
+    return ExactADMM(first, beta=pull / first, sigma=share * rho, n=n, scales=_FINE_SCALES)
 
 
 def _plain_adam(rho: float, step: float) -> Solver:
