@@ -20,7 +20,7 @@ from genprior.tasks.defence import Projection
 PREFIX = "defence"
 PAPERS = (GD, ADAM, EXACT)
 KNOWN = (EXACT_ADAM,)
-"""Defences that are attacked by somebody who knows them: the one that ``genprior defend`` takes, with enough digits and
+"""Defences that are attacked by somebody who knows them: the kind that ``genprior defend`` takes, with enough digits and
 steps to mean something."""
 CLEAN = (ADAM, EXACT, EXACT_ADAM)
 """Defences that clean pictures are sent through."""

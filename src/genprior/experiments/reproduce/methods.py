@@ -76,11 +76,11 @@ class Method:
         return tuple(choice.make(steps) for choice in self.choices)
 
     def edges(self, number: int) -> list[str]:
-        """The numbers of a setting that are the smallest or largest on offer: a better one may lie beyond."""
+        """The numbers of a setting that are the smallest or largest of three or more: a better one may lie beyond."""
         found = []
         for name, value in self.choices[number].numbers.items():
             offered = {choice.numbers[name] for choice in self.choices}
-            if len(offered) > 1 and value in (min(offered), max(offered)):
+            if len(offered) > 2 and value in (min(offered), max(offered)):
                 found.append(name)
         return found
 
@@ -103,7 +103,7 @@ def _crossed(first: Sequence[float], second: Sequence[float]) -> tuple[list[floa
 
 
 _STEPS = (0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1, 0.25)
-_MOVES = (0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3)
+_MOVES = (0.03, 0.05, 0.1, 0.15, 0.2, 0.3, 0.45, 0.7)
 _FEW_MOVES = (0.05, 0.1, 0.15, 0.2)
 _UNITS = {"mnist": 1.0, "celeba": 0.1}
 """Of gradient steps in z: the squares of the generators' slopes are about as 1 to 10."""
@@ -118,8 +118,8 @@ def sensing_methods(count: int, generator: str, fraction: float) -> list[Method]
     unit = _UNITS[generator]
     inner, moves = _crossed((1, 2, 5, 10), (0.1, 0.2))
     first, pulls = _crossed((0.1, 0.3, 1.0, 5.0), (0.1 * unit, 0.2 * unit))
-    last = (0.1, 0.1, 0.1, 0.1, 0.1, 1.0, 1.0, 1.0)
-    drags = tuple(pull * unit / fraction for pull in (0.01, 0.02, 0.03, 0.05, 0.075, 0.02, 0.03, 0.05))
+    last = (0.3, 0.3, 0.3, 0.3, 0.3, 1.0, 1.0, 1.0)
+    drags = tuple(pull * unit / fraction for pull in (0.02, 0.03, 0.05, 0.075, 0.1, 0.05, 0.075, 0.1))
     constant, steps = _crossed((0.3, 1.0), _FEW_MOVES)
     return [
         grid(GD, GradientDescent, count, step_size=[step * unit for step in _STEPS]),
