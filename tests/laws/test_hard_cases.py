@@ -154,3 +154,36 @@ def test_a_composition_finds_the_shapes_of_its_inner_part():
     y = net(net.sample_latent(2, seed=5)).detach()[:, :5]
     result = gp.solve(gp.Problem(net, loss=gp.LeastSquares(operator, y)), stop=gp.MaxSteps(50))
     assert bool((result.objective < 1e-3).all())
+
+
+class BlackPixel(nn.Module):
+    """A signal whose last entry is always 0."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, z):
+        return functional.pad(self.inner(z)[:, :-1], (0, 1))
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [gp.Auto(), gp.LBFGS(), gp.LevenbergMarquardt(), gp.ExactADMM()],
+    ids=lambda solver: type(solver).__name__,
+)
+@pytest.mark.parametrize("weight", [1.0, 300.0])
+def test_a_weight_on_what_signals_never_have_ends_nothing_early(net, solver, weight):
+    """It is in the norm of the operator, but in no gradient: convergence is not judged in its unit."""
+    black = gp.Generator(BlackPixel(net.module), (4,), (12,))
+    truth = black(black.sample_latent(3, seed=5)).detach()
+    weights = torch.ones(12)
+    weights[-1] = weight
+    operator = gp.operators.Dense(torch.diag(weights))
+    problem = gp.Problem(black, loss=gp.LeastSquares(operator, operator(truth)))
+    z0 = black.sample_latent(3, seed=5) + 0.3 * black.sample_latent(3, seed=6)
+    result = gp.solve(problem, solver, z0=z0, stop=gp.MaxSteps(2000))
+    done = torch.tensor([status == gp.Status.CONVERGED for status in result.status])
+    error = (result.signal - truth).norm(dim=1) / truth.norm(dim=1)
+    assert isinstance(solver, gp.ExactADMM) or bool(done.any())
+    assert bool((error[done] < 1e-3).all())

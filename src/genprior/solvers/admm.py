@@ -86,7 +86,7 @@ class ADMM(Solver):
         """``w = G(z)``, ``lam = 0``."""
         at = problem.generator.evaluate(z)
         point = problem.evaluate(at.x, at.z)
-        common = opening(at, point, problem.loss.curvature(at.x)[1])
+        common = opening(problem, at, point, problem.loss.curvature(at.x)[1])
         zero, first = common["k"], self.penalty.first(problem, at.x)
         return ADMMState(
             **common | {"rho": self.penalty(zero + 1, first, first, penalties.Residuals(zero, zero))},
@@ -132,12 +132,12 @@ class ADMM(Solver):
         )
 
     def residuals(self, problem: Problem, state: ADMMState) -> tuple[Tensor, Tensor]:
-        """Gap, and the larger of the residuals in w and in z, relative to ``nu_L |w| + |lam|`` (times |DG| in z)."""
+        """Gap, and the larger of the residuals in w and in z, relative to ``unit + |lam|`` (times |DG| in z)."""
         s = state
         size = torch.maximum(_batch.norm(s.w), 0.1 * s.extent)
         in_z = _batch.ratio(latent_residual(problem, s.before, s.gradient, s.rho, s.stretch), s.stretch)
         in_w = self.w_step.residual(problem, s.w, s.lam, s.r, s.rho) + self._inner_error(s, size)
-        stationarity = _batch.ratio(torch.maximum(in_z, in_w), s.nu * size + _batch.norm(s.lam))
+        stationarity = _batch.ratio(torch.maximum(in_z, in_w), s.unit + _batch.norm(s.lam))
         return _batch.ratio(_batch.norm(s.r), size), unknown_is_infinite(problem, s, stationarity)
 
     def _inner_error(self, s: ADMMState, size: Tensor) -> Tensor | float:

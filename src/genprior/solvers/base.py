@@ -12,7 +12,7 @@ from torch import Tensor
 from genprior import _batch
 from genprior.generators import Evaluation
 from genprior.problem import Point, Problem
-from genprior.solvers.estimates import latent_residual, move_ratio, pull_ratio, remembered
+from genprior.solvers.estimates import gradient_unit, latent_residual, move_ratio, pull_ratio, remembered
 from genprior.terms import Zero
 
 
@@ -39,6 +39,8 @@ class State:
     """Iterations made."""
     nu: Tensor
     """Smoothness of L."""
+    unit: Tensor
+    """About the length of the gradients of L that cancel at a solution: what stationarity is relative to."""
     kappa: Tensor
     """Running estimate of ``|DG(z)|`` from quantities that the iteration has anyway; forgets slowly."""
     stretch: Tensor
@@ -61,7 +63,7 @@ class State:
         return self.at.x
 
 
-def opening(at: Evaluation, point: Point, nu: Tensor) -> dict[str, Any]:
+def opening(problem: Problem, at: Evaluation, point: Point, nu: Tensor) -> dict[str, Any]:
     """The common fields of a state before the first step, in methods that do not split."""
     zero = torch.zeros_like(point.objective)
     return {
@@ -73,6 +75,7 @@ def opening(at: Evaluation, point: Point, nu: Tensor) -> dict[str, Any]:
         "scale": torch.ones_like(zero),
         "k": zero,
         "nu": nu,
+        "unit": gradient_unit(problem, at.x, nu),
         "kappa": zero,
         "stretch": zero,
         "before": at.z,
@@ -110,6 +113,7 @@ def following(s: State, at: Evaluation, point: Point, pull: Pull, spread: float)
         "scale": s.scale,
         "k": s.k + 1,
         "nu": s.nu,
+        "unit": s.unit,
         "kappa": torch.maximum(pull.kappa, secant),
         "stretch": torch.maximum(pull.ratio, secant),
         "before": s.z,
@@ -142,11 +146,11 @@ class Solver(ABC):
         """Relative gap ``|w - G(z)| / |w|`` and stationarity: what convergence is judged by, at no pass through G.
 
         Here, for methods that do not split: gap 0, and the residual of ``0 in DG^T f + dH(z)`` relative to
-        ``stretch (nu |x| + |f|)``, with the gradient of the last step. Infinite before the first step.
+        ``stretch (unit + |f|)``, with the gradient of the last step. Infinite before the first step.
         """
         s: State = state
         residual = latent_residual(problem, s.before, s.gradient, s.nu, s.stretch)
-        slope = _batch.ratio(residual, s.stretch * (s.nu * _batch.norm(s.x) + s.force))
+        slope = _batch.ratio(residual, s.stretch * (s.unit + s.force))
         return torch.zeros_like(slope), unknown_is_infinite(problem, s, slope)
 
     def standing(self, state: Any) -> Tensor:

@@ -36,7 +36,7 @@ class Descent(Solver):
         """The state at ``z``."""
         at = problem.generator.evaluate(z)
         point = problem.evaluate(at.x, at.z)
-        common = opening(at, point, curvature_of(problem, at.x, point.residual))
+        common = opening(problem, at, point, curvature_of(problem, at.x, point.residual))
         return DescentState(**common, residual=point.residual, z_memory=self.z_step.start(problem, at.z))
 
     def step(self, problem: Problem, state: DescentState) -> DescentState:

@@ -45,6 +45,22 @@ def latent_residual(problem: Problem, z: Tensor, gradient: Tensor, curvature: Te
     return _batch.norm(z - problem.on_latent.prox(z - _batch.spread(t, z) * gradient, t)) / t
 
 
+def gradient_unit(problem: Problem, x: Tensor, nu: Tensor) -> Tensor:
+    """``|grad L(0)|`` per item, of a quadratic R too: a length of the two parts of a gradient that cancel at a solution.
+
+    Not ``nu |x|``, which may be far longer: the direction that the operator stretches most need not occur in signals. But
+    that is the unit where the gradient at 0 vanishes (measurements that are all zero) or does not exist, and the unit is never so much
+    shorter that rounding hides the end.
+    """
+    origin = torch.zeros_like(x)
+    gradient = problem.loss.gradient(origin, problem.loss.evaluate(origin)[1])
+    weight, centre = problem.on_signal.as_quadratic() or (0.0, 0.0)
+    length = _batch.norm(gradient - _batch.spread(_batch.column(weight, x), x) * _batch.spread(centre, x))
+    whole = nu * _batch.norm(x)
+    known = (length > 0) & length.isfinite()
+    return torch.where(known, torch.maximum(length, torch.finfo(x.dtype).eps ** 0.5 * whole), whole)
+
+
 def curvature_of(problem: Problem, x: Tensor, residual: Tensor) -> Tensor:
     """Smoothness of L per item; where L has none, the curvature that would carry the subgradient at x across ``|x|``."""
     nu = problem.loss.curvature(x)[1]

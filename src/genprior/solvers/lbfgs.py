@@ -95,7 +95,7 @@ class LBFGS(Solver):
         """The trial point is the start itself; its gradient is taken in the first step."""
         at = problem.generator.evaluate(z)
         point = problem.evaluate(at.x, at.z)
-        common = opening(at, point, curvature_of(problem, at.x, point.residual))
+        common = opening(problem, at, point, curvature_of(problem, at.x, point.residual))
         zero, flat = common["k"], _batch.flat(at.z)
         return LBFGSState(
             **common,

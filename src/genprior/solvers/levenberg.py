@@ -83,7 +83,7 @@ class LevenbergMarquardt(Solver):
             )
         at = problem.generator.evaluate(z, graph=False)
         point = problem.evaluate(at.x, at.z)
-        common = opening(at, point, problem.loss.curvature(at.x)[1])
+        common = opening(problem, at, point, problem.loss.curvature(at.x)[1])
         e, pressure = least_squares_residual(problem, point), self._pressure(problem, at, point)
         flat = _batch.flat(at.z)
         return LevenbergState(

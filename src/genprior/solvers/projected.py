@@ -60,7 +60,7 @@ class ProjectedGradient(Solver):
         """The state at ``z``, with the first target."""
         at = problem.generator.evaluate(z)
         point = problem.evaluate(at.x, at.z)
-        common = opening(at, point, curvature_of(problem, at.x, point.residual))
+        common = opening(problem, at, point, curvature_of(problem, at.x, point.residual))
         target = self._target(problem, at.x, point.residual, common["nu"])
         return ProjectedState(**common, target=target, count=common["k"], z_memory=self.z_step.start(problem, at.z))
 

@@ -143,7 +143,7 @@ class QuasiNewton(Solver):
         problem.generator.metric()  # counted, also where it is remembered: equal calls count equal passes
         at = problem.generator.evaluate(z)
         point = problem.evaluate(at.x, at.z)
-        common = opening(at, point, envelope.smoothness(problem, at.x))
+        common = opening(problem, at, point, envelope.smoothness(problem, at.x))
         zero, flat = common["k"], _batch.flat(at.z)
         rho = penalties.Constant(self.rho).first(problem, at.x) if envelope.needs_splitting(problem) else zero
         lam = torch.zeros_like(at.x)
@@ -377,13 +377,13 @@ class QuasiNewton(Solver):
         in_z = _batch.ratio(latent_residual(problem, s.before, s.gradient, curvature, s.stretch), s.stretch)
         size = _batch.norm(s.base_x)
         if not envelope.needs_splitting(problem):
-            slope = _batch.ratio(in_z, s.nu * size + s.force)
+            slope = _batch.ratio(in_z, s.unit + s.force)
             return torch.zeros_like(slope), unknown_is_infinite(problem, s, slope)
         size = torch.maximum(size, 0.1 * s.extent)
         inner = s.w_memory.get("inner_residual")
         error = 0.0 if inner is None else inner * ((s.nu + s.rho) * size + s.force)
         force = torch.where(s.nu > 0, s.force, torch.maximum(s.force, s.first_force))
-        stationarity = _batch.ratio(in_z + error, s.nu * size + force)
+        stationarity = _batch.ratio(in_z + error, s.unit + force)
         return _batch.ratio(s.base_gap, size), unknown_is_infinite(problem, s, stationarity)
 
     def plan(self, problem: Problem) -> str:
