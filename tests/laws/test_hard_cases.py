@@ -187,3 +187,42 @@ def test_a_weight_on_what_signals_never_have_ends_nothing_early(net, solver, wei
     error = (result.signal - truth).norm(dim=1) / truth.norm(dim=1)
     assert isinstance(solver, gp.ExactADMM) or bool(done.any())
     assert bool((error[done] < 1e-3).all())
+
+
+class _Once(torch.autograd.Function):
+    """Softplus with a gradient of one's own, and nothing more."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return functional.softplus(x)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, g):
+        return g * torch.sigmoid(ctx.saved_tensors[0])
+
+
+class OnlyGradients(nn.Module):
+    """No forward mode, no second derivative."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 16), nn.Linear(16, 12)
+
+    def forward(self, z):
+        return self.last(_Once.apply(self.first(z)))
+
+
+def test_a_generator_without_a_jacobian_is_solved_by_gradients_alone():
+    torch.manual_seed(0)
+    net = gp.Generator(OnlyGradients(), (4,), (12,))
+    truth = net(net.sample_latent(2, seed=5)).detach()
+    problem = gp.Problem(net, loss=gp.SquaredDistance(truth))
+    result = gp.solve(problem, restarts=2, stop=gp.MaxSteps(400))
+    assert result.steps.max() > 10, "long enough for a Gauss-Newton matrix to be due"
+    assert bool(((result.signal - truth).norm(dim=1) < 1e-2 * truth.norm(dim=1)).all())
+    with pytest.raises(ValueError, match=r"no Jacobian .*give its autograd function a jvp, or choose a solver"):
+        net.jacobian(net.sample_latent(1))
+    with pytest.raises(ValueError, match="no Jacobian"):
+        gp.solve(problem, gp.LevenbergMarquardt())

@@ -16,7 +16,7 @@ from genprior import _validate
 from genprior.generators.alias import frozen_alias, place_of
 from genprior.generators.evaluation import Evaluation
 from genprior.generators.faster import quick_copy
-from genprior.generators.jacobian import Linearised, jacobian, pushed
+from genprior.generators.jacobian import Linearised, OnlyGradients, jacobian, pushed
 from genprior.generators.laws import Law, Normal
 from genprior.generators.metric import mean_gram
 
@@ -257,7 +257,7 @@ def _persons_code(z: Tensor) -> Iterator[None]:
     """A person's module may raise anything: say that it was the module, on what, and in which line."""
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError):
+    except (torch.OutOfMemoryError, MemoryError, OnlyGradients):
         raise
     except Exception as problem:
         plain = type(problem) is RuntimeError

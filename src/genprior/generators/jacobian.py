@@ -21,6 +21,16 @@ _LARGEST = 2**23
 """Most signal numbers in one batch of tangents; larger ones gain nothing."""
 
 
+class OnlyGradients(ValueError):
+    """A module that has neither forward mode nor a second derivative, such as one with an autograd function of one's own."""
+
+    def __init__(self, why: Exception) -> None:
+        super().__init__(
+            f"the generator's module has gradients but no Jacobian ({why}): give its autograd function a jvp, or choose a "
+            "solver that needs gradients alone, such as gp.QuasiNewton(), gp.LBFGS() or gp.ExactADMM()"
+        )
+
+
 def jacobian(module: nn.Module, z: Tensor, image: Callable[[Tensor], Tensor] | None = None) -> Tensor:
     """``DG(z)``, or ``image(DG(z))`` column by column, as ``(B, m, s)``.
 
@@ -80,8 +90,13 @@ def _pushed_by_transposition(module: nn.Module, z: Tensor, tangents: Tensor) -> 
         leaf = z.detach().requires_grad_()
         value = module(leaf)
         u = torch.zeros_like(value, requires_grad=True)
-        (pulled,) = torch.autograd.grad(value, leaf, u, create_graph=True)
-        columns = [torch.autograd.grad(pulled, u, v, retain_graph=True)[0] for v in tangents]
+        try:
+            (pulled,) = torch.autograd.grad(value, leaf, u, create_graph=True)
+            columns = [torch.autograd.grad(pulled, u, v, retain_graph=True)[0] for v in tangents]
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as problem:
+            raise OnlyGradients(problem) from problem
     return torch.stack(columns).detach()
 
 

@@ -49,8 +49,8 @@ def gradient_unit(problem: Problem, x: Tensor, nu: Tensor) -> Tensor:
     """``|grad L(0)|`` per item, of a quadratic R too: a length of the two parts of a gradient that cancel at a solution.
 
     Not ``nu |x|``, which may be far longer: the direction that the operator stretches most need not occur in signals. But
-    that is the unit where the gradient at 0 vanishes (measurements that are all zero) or does not exist, and the unit is never so much
-    shorter that rounding hides the end.
+    that is the unit where the gradient at 0 vanishes (measurements that are all zero) or does not exist, and the unit is
+    never so much shorter that rounding hides the end.
     """
     origin = torch.zeros_like(x)
     gradient = problem.loss.gradient(origin, problem.loss.evaluate(origin)[1])

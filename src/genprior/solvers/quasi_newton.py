@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from genprior import _batch, _validate
+from genprior.generators.jacobian import OnlyGradients
 from genprior.problem import Point, Problem
 from genprior.solvers import envelope, penalties
 from genprior.solvers.base import Pull, Solver, State, following, opening, unknown_is_infinite
@@ -305,7 +306,11 @@ class QuasiNewton(Solver):
         index = (accepted & (s.accepted % self.refresh == 0)).nonzero()[:, 0]
         if len(index) == 0:
             return s
-        gram = envelope.gauss_newton(problem.rows(index), s.base_z[index].reshape(-1, *s.z.shape[1:]), s.rho[index])
+        base = s.base_z[index].reshape(-1, *s.z.shape[1:])
+        try:
+            gram = envelope.gauss_newton(problem.rows(index), base, s.rho[index])
+        except OnlyGradients:
+            return s  # BFGS goes on
         largest = gram.diagonal(dim1=1, dim2=2).amax(dim=1)
         damping = _FLOOR * largest + self._own_curvature(problem, s)[index]
         damped = gram + torch.diag_embed(damping[:, None].expand(gram.shape[:2]))
