@@ -429,3 +429,14 @@ def test_no_temporary_files_are_left(tmp_path):
     run(tmp_path / "run", every=3, callbacks=[stop_at(17, True)])
     run(tmp_path / "run", every=3)
     assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_checkpoint_of_another_version_is_refused(tmp_path):
+    path = tmp_path / "run.safetensors"
+    save_file({"a": torch.ones(2)}, path, metadata={"format": "genprior-checkpoint-1", "meta": "{}"})
+    before = path.read_bytes()
+    with pytest.raises(
+        ValueError, match="was written by another version of genprior: finish the run with that one, or"
+    ):
+        run(path)
+    assert path.read_bytes() == before

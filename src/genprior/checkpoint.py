@@ -23,9 +23,11 @@ from genprior._files import write_atomically
 from genprior.generators.alias import all_parts
 from genprior.operators import Operator
 
-_FORMAT = "genprior-checkpoint-1"
+_KIND = "genprior-checkpoint-"
+_FORMAT = f"{_KIND}2"
 _MODULE_NAMES = frozenset(vars(nn.Module()))
-_PASS_COUNTS = {"forwards", "backwards"}
+_LEARNED = {"forwards", "backwards", "no_jacobian"}
+"""Of a generator: what a run changes."""
 
 
 @dataclass
@@ -83,6 +85,11 @@ class Checkpoint:
         except (SafetensorError, OSError) as problem:
             raise ValueError(f"checkpoint {self.path} cannot be read ({problem}): delete it to start anew") from problem
         if header.get("format") != _FORMAT:
+            if header.get("format", "").startswith(_KIND):
+                raise ValueError(
+                    f"checkpoint {self.path} was written by another version of genprior: finish the run with that one, or "
+                    "delete the file"
+                )
             raise ValueError(
                 f"checkpoint {self.path} is not a genprior checkpoint: give another path, or delete the file"
             )
@@ -122,7 +129,7 @@ def _content(value: Any) -> bytes | list[Any]:
         return f"{value.__module__}.{value.__qualname__}".encode()
     if hasattr(value, "__dict__"):
         ours = type(value).__module__.startswith("genprior.")
-        return [(k, v) for k, v in vars(value).items() if not (ours and (k.startswith("_") or k in _PASS_COUNTS))]
+        return [(k, v) for k, v in vars(value).items() if not (ours and (k.startswith("_") or k in _LEARNED))]
     text = repr(value)
     return b"" if " at 0x" in text else text.encode()
 

@@ -102,7 +102,8 @@ class Chunk:
         view = self._view()
         verdict = self.options.stop.verdict(view)
         due = self.step % self.options.check_every == 0 or self._survivors() is not None
-        check = due or not isinstance(verdict, int) or bool(verdict)
+        stops = bool(verdict) if isinstance(verdict, int) else bool(verdict.any())
+        check = due or stops
         if check:
             self._check(verdict)
         with self.clock.stopped():

@@ -83,7 +83,7 @@ class Recorder:
     def record(self, counts: Counts, rows: Tensor, values: tuple[Tensor, ...], final: bool) -> None:
         """Note the values of the rows that are running; ``final`` ones are the rows' last and are never thinned away."""
         if final:
-            columns = torch.stack(values, dim=1).to("cpu", torch.float64)
+            columns = torch.stack(values, dim=1).cpu().double()  # not every device has float64
             self.ends[rows.cpu()] = torch.cat(
                 [torch.tensor(counts, dtype=torch.float64, device="cpu").expand(len(rows), -1), columns], 1
             )
@@ -105,7 +105,7 @@ class Recorder:
             index = rows.cpu()
             for column in range(len(VALUES)):
                 stacked = torch.stack([entry[2][column] for entry in self.records[first:last]])
-                values[first:last, index, column] = stacked.to("cpu", torch.float64)
+                values[first:last, index, column] = stacked.cpu().double()
             present[first:last, index] = True
         return Panel(counts, values, present, self.ends)
 

@@ -337,7 +337,8 @@ class EmpiricalRisk(Loss):
         mu = _batch.column(self.strong_convexity, w)
         if self.smoothness is not None:
             return mu, _batch.column(self.smoothness, w)
-        largest = torch.maximum(self._hessian_norm(w), self._hessian_norm(torch.zeros_like(w)))
+        here, zero = self._hessian_norm(w), self._hessian_norm(torch.zeros_like(w))
+        largest = torch.where(zero.isfinite(), torch.maximum(here, zero), here)  # a logarithm has none at 0
         return mu, torch.maximum(mu, 1.1 * largest)
 
     def rows(self, index: Tensor) -> EmpiricalRisk:

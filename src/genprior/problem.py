@@ -130,7 +130,7 @@ class Problem:
         """Weight of the distance to an indicator's set in the score: twice ``|grad L|`` at the set's point nearest to 0.
 
         A penalty ``c dist(x)`` is exact when c exceeds the multiplier ``|grad L(w*)|``. One number per item for the whole
-        run, whatever the iterate, so that scores compare; 1 where L is flat.
+        run, whatever the iterate, so that scores compare; 1 where L is flat, or infinitely steep.
         """
         if self._weight is None:
             shape = (self.batch or 1, *self.generator.signal_shape)
@@ -138,7 +138,7 @@ class Problem:
                 torch.zeros(shape, device=self.generator.device, dtype=self.generator.dtype), 1.0
             )
             size = _batch.norm(self.loss.gradient(inside, self.loss.evaluate(inside)[1]))
-            self._weight = torch.where(size > 0, 2 * size, torch.ones_like(size))
+            self._weight = torch.where((size > 0) & size.isfinite(), 2 * size, torch.ones_like(size))
         return self._weight
 
     def lagrangian(self, w: Tensor, x: Tensor, lam: Tensor, rho: PerItem) -> Tensor:

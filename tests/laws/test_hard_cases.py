@@ -172,7 +172,7 @@ class BlackPixel(nn.Module):
     [gp.Auto(), gp.LBFGS(), gp.LevenbergMarquardt(), gp.ExactADMM()],
     ids=lambda solver: type(solver).__name__,
 )
-@pytest.mark.parametrize("weight", [1.0, 300.0])
+@pytest.mark.parametrize("weight", [1.0, 300.0, 1e5])
 def test_a_weight_on_what_signals_never_have_ends_nothing_early(net, solver, weight):
     """It is in the norm of the operator, but in no gradient: convergence is not judged in its unit."""
     black = gp.Generator(BlackPixel(net.module), (4,), (12,))
@@ -185,7 +185,7 @@ def test_a_weight_on_what_signals_never_have_ends_nothing_early(net, solver, wei
     result = gp.solve(problem, solver, z0=z0, stop=gp.MaxSteps(2000))
     done = torch.tensor([status == gp.Status.CONVERGED for status in result.status])
     error = (result.signal - truth).norm(dim=1) / truth.norm(dim=1)
-    assert isinstance(solver, gp.ExactADMM) or bool(done.any())
+    assert isinstance(solver, gp.ExactADMM | gp.LBFGS) or bool(done.all())
     assert bool((error[done] < 1e-3).all())
 
 
@@ -219,10 +219,41 @@ def test_a_generator_without_a_jacobian_is_solved_by_gradients_alone():
     net = gp.Generator(OnlyGradients(), (4,), (12,))
     truth = net(net.sample_latent(2, seed=5)).detach()
     problem = gp.Problem(net, loss=gp.SquaredDistance(truth))
-    result = gp.solve(problem, restarts=2, stop=gp.MaxSteps(400))
+    z0 = net.sample_latent(2, seed=5) + 0.3 * net.sample_latent(2, seed=6)
+    result = gp.solve(problem, z0=z0, stop=gp.MaxSteps(400))
     assert result.steps.max() > 10, "long enough for a Gauss-Newton matrix to be due"
+    assert result.forwards <= int(result.steps.max()) + 2, "what was not made is not counted"
+    assert "gradients but no Jacobian" in result.plan
     assert bool(((result.signal - truth).norm(dim=1) < 1e-2 * truth.norm(dim=1)).all())
-    with pytest.raises(ValueError, match=r"no Jacobian .*give its autograd function a jvp, or choose a solver"):
+    with pytest.raises(ValueError, match=r"no Jacobian .*give its autograd function a jvp"):
         net.jacobian(net.sample_latent(1))
     with pytest.raises(ValueError, match="no Jacobian"):
         gp.solve(problem, gp.LevenbergMarquardt())
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e-8])
+@pytest.mark.parametrize("term", [gp.Zero(), gp.Box(0.0, 10.0)], ids=["free", "box"])
+def test_losses_that_are_infinitely_steep_at_zero(offset, term):
+    """Poisson data: neither is the first gradient taken for a solution, nor does an infinite one spoil a run."""
+    module = nn.Sequential(random_mlp(4, 16, (12,)).module, nn.Softplus())
+    net = gp.Generator(module, (4,), (12,))
+    truth = net(net.sample_latent(2, seed=5)).detach()
+    risk = gp.EmpiricalRisk(
+        lambda w, y: w - y * torch.log(w + offset), truth, per_item=True, smoothness=30.0 if offset else None
+    )
+    z0 = net.sample_latent(2, seed=5) + 0.3 * net.sample_latent(2, seed=6)
+    result = gp.solve(gp.Problem(net, loss=risk, on_signal=term), z0=z0, stop=gp.MaxSteps(500))
+    assert all(status != gp.Status.DIVERGED for status in result.status)
+    assert bool(((result.signal - truth).norm(dim=1) < 0.02 * truth.norm(dim=1)).all())
+
+
+def test_the_default_dtype_of_torch_does_not_matter(net, signals):
+    problem = gp.Problem(net, on_signal=gp.L1().around(signals))
+    solvers = [gp.Auto(), gp.ADMM(penalty=gp.penalties.Balanced()), gp.ADMM(z_step=gp.z_steps.GaussNewton())]
+    plain = [gp.solve(problem, solver, stop=gp.MaxSteps(20)).objective for solver in solvers]
+    torch.set_default_dtype(torch.float64)
+    try:
+        other = [gp.solve(problem, solver, stop=gp.MaxSteps(20)).objective for solver in solvers]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(torch.equal(*pair) for pair in zip(plain, other, strict=True))

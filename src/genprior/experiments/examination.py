@@ -101,7 +101,7 @@ def _run(problem: Problem, certificate: Certificate, steps: int) -> Measured:
         callbacks=[lambda view: seen.append(view.state.objective.clone())],
         progress=False,
     )
-    values = torch.cat(seen).double().cpu()
+    values = torch.cat(seen).cpu().double()
     return Measured(solver.plan(problem), certified, values, _rate(values), _objective_bound(certificate, steps))
 
 

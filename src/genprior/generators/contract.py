@@ -46,7 +46,8 @@ class Generator:
     device, dtype
         where latents live; by default as the module's parameters, or the CPU and float32 if it has none.
 
-    ``forwards`` and ``backwards`` count the batched passes made through this object; ``speedups``: what :meth:`faster` did.
+    ``forwards`` and ``backwards`` count the batched passes made through this object; ``speedups``: what :meth:`faster` did;
+    ``no_jacobian``: why there is none, once that was found out.
 
     Examples
     --------
@@ -84,6 +85,7 @@ class Generator:
                 "module is on the meta device, it has no numbers: move it with module.to_empty and load weights"
             )
         self.speedups: tuple[str, ...] = ()
+        self.no_jacobian: str | None = None
         self.forwards = 0
         self.backwards = 0
         self._known: dict[str, Tensor] = {}
@@ -148,7 +150,7 @@ class Generator:
         """Another module under the same contract: shapes, law, range; counts from zero."""
         other = self.recounted()
         other.module = other._run = frozen_alias(module)
-        other._known, other._given, other.speedups = {}, {}, ()
+        other._known, other._given, other.speedups, other.no_jacobian = {}, {}, (), None
         return other
 
     def evaluate(self, z: Tensor, *, graph: bool = True) -> Evaluation:
@@ -161,16 +163,29 @@ class Generator:
         ``image`` is a linear map of signals ``(n, *signal_shape)`` to be applied to the columns: ``(B, m, s)``.
         """
         self._check_latent(z)
+        with self._twice(), _persons_code(z):
+            matrix = jacobian(self.module, z, image)
         self.forwards += math.prod(self.latent_shape)
-        with _persons_code(z):
-            return jacobian(self.module, z, image)
+        return matrix
 
     def push(self, z: Tensor, tangents: Tensor) -> Tensor:
         """``DG(z) v`` for tangents ``(n, B, *latent_shape)``, as ``(n, B, *signal_shape)``: n forward passes in one."""
         self._check_latent(z)
+        with self._twice(), _persons_code(z):
+            images = pushed(self.module, z, tangents)
         self.forwards += len(tangents)
-        with _persons_code(z):
-            return pushed(self.module, z, tangents)
+        return images
+
+    @contextmanager
+    def _twice(self) -> Iterator[None]:
+        """Remember where there is no Jacobian, so that nobody tries again."""
+        if self.no_jacobian is not None:
+            raise OnlyGradients(self.no_jacobian)
+        try:
+            yield
+        except OnlyGradients as problem:
+            self.no_jacobian = problem.why
+            raise
 
     def linearised(self, z: Tensor) -> Linearised:
         """The maps ``v -> DG(z) v`` and ``u -> DG(z)^T u``, without a matrix; one forward pass, and one for each use."""

@@ -19,15 +19,18 @@ if TYPE_CHECKING:
 
 _LARGEST = 2**23
 """Most signal numbers in one batch of tangents; larger ones gain nothing."""
+_NOT_THE_MODULE = ("memory", "CUDA", "cuBLAS", "MPS")
+"""In the text of errors that are the device's; on the CPU, a lack of memory is known by nothing else."""
 
 
 class OnlyGradients(ValueError):
     """A module that has neither forward mode nor a second derivative, such as one with an autograd function of one's own."""
 
-    def __init__(self, why: Exception) -> None:
+    def __init__(self, why: str) -> None:
+        self.why = why
         super().__init__(
-            f"the generator's module has gradients but no Jacobian ({why}): give its autograd function a jvp, or choose a "
-            "solver that needs gradients alone, such as gp.QuasiNewton(), gp.LBFGS() or gp.ExactADMM()"
+            f"the generator's module has gradients but no Jacobian ({why}): give its autograd function a jvp; solvers that "
+            "need gradients alone, such as gp.Auto(), gp.LBFGS() or gp.ExactADMM(), work without"
         )
 
 
@@ -93,10 +96,10 @@ def _pushed_by_transposition(module: nn.Module, z: Tensor, tangents: Tensor) -> 
         try:
             (pulled,) = torch.autograd.grad(value, leaf, u, create_graph=True)
             columns = [torch.autograd.grad(pulled, u, v, retain_graph=True)[0] for v in tangents]
-        except torch.OutOfMemoryError:
-            raise
         except RuntimeError as problem:
-            raise OnlyGradients(problem) from problem
+            if any(word in str(problem) for word in _NOT_THE_MODULE):
+                raise
+            raise OnlyGradients(str(problem)) from problem
     return torch.stack(columns).detach()
 
 

@@ -61,7 +61,7 @@ class SubsampledHadamard(Operator):
         rounds = 1 if len(self._blocks) == 1 else 2
         generator = torch.Generator().manual_seed(seed)
         orders = [torch.randperm(d, generator=generator, device="cpu") for _ in range(rounds)]
-        signs = [torch.randint(0, 2, (d,), generator=generator) * 2 - 1 for _ in range(rounds)]
+        signs = [torch.randint(0, 2, (d,), generator=generator, device="cpu") * 2 - 1 for _ in range(rounds)]
         self._orders = [order.to(device) for order in orders]
         self._inverses = [order.argsort().to(device) for order in orders]
         self._signs = [sign.to(device=device, dtype=dtype) for sign in signs]

@@ -12,7 +12,7 @@ from genprior import _batch
 from genprior.problem import Problem
 from genprior.solvers import duals, penalties, z_steps
 from genprior.solvers.base import Solver, State, following, judged_where, opening, unknown_is_infinite
-from genprior.solvers.estimates import latent_residual
+from genprior.solvers.estimates import hidden_force, latent_residual
 from genprior.solvers.exact import Memory, Split
 from genprior.solvers.w_steps import Exact, Linearized, WStep
 from genprior.solvers.z_steps import Adam, FirstOrder, Gradient, Task, ZStep
@@ -137,8 +137,10 @@ class ADMM(Solver):
         size = torch.maximum(_batch.norm(s.w), 0.1 * s.extent)
         in_z = _batch.ratio(latent_residual(problem, s.before, s.gradient, s.rho, s.stretch), s.stretch)
         in_w = self.w_step.residual(problem, s.w, s.lam, s.r, s.rho) + self._inner_error(s, size)
+        gap = _batch.norm(s.r)
+        in_w = torch.maximum(in_w, hidden_force(gap, s.rho, size, s.nu))
         stationarity = _batch.ratio(torch.maximum(in_z, in_w), s.unit + _batch.norm(s.lam))
-        return _batch.ratio(_batch.norm(s.r), size), unknown_is_infinite(problem, s, stationarity)
+        return _batch.ratio(gap, size), unknown_is_infinite(problem, s, stationarity)
 
     def _inner_error(self, s: ADMMState, size: Tensor) -> Tensor | float:
         """What an inexact inner solver adds to the residual in w."""

@@ -84,7 +84,9 @@ class Auto(Solver):
         size, method = _size(problem), self.method(problem)
         if not isinstance(method, QuasiNewton):
             return f"Auto: {size} latent numbers are too many for a matrix per item, so {method.plan(problem)}"
-        if method.refresh is None:
+        if problem.generator.no_jacobian is not None:
+            why = "no Gauss-Newton matrices, for the generator has gradients but no Jacobian"
+        elif method.refresh is None:
             why = f"no Jacobians, for {size} columns cost more than they save"
         else:
             why = f"a Gauss-Newton matrix every {method.refresh} steps, for {size} columns are cheap"

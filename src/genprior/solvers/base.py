@@ -40,7 +40,8 @@ class State:
     nu: Tensor
     """Smoothness of L."""
     unit: Tensor
-    """About the length of the gradients of L that cancel at a solution: what stationarity is relative to."""
+    """Length of the parts of a gradient of L (and of a quadratic R) that cancel at a solution: what stationarity is
+    relative to."""
     kappa: Tensor
     """Running estimate of ``|DG(z)|`` from quantities that the iteration has anyway; forgets slowly."""
     stretch: Tensor

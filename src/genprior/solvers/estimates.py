@@ -12,6 +12,8 @@ from genprior.terms import Zero
 
 _FORGET = 0.98
 _TINY = 1e-30
+_NEARBY = 1 / 16
+"""Share of x for a difference of gradients: exact for quadratic losses, and for others near enough."""
 
 
 def pull_ratio(gradient: Tensor, force: Tensor) -> Tensor:
@@ -46,19 +48,28 @@ def latent_residual(problem: Problem, z: Tensor, gradient: Tensor, curvature: Te
 
 
 def gradient_unit(problem: Problem, x: Tensor, nu: Tensor) -> Tensor:
-    """``|grad L(0)|`` per item, of a quadratic R too: a length of the two parts of a gradient that cancel at a solution.
+    """Length of the parts of a gradient of L, and of a quadratic R, that cancel at a solution, per item.
 
-    Not ``nu |x|``, which may be far longer: the direction that the operator stretches most need not occur in signals. But
-    that is the unit where the gradient at 0 vanishes (measurements that are all zero) or does not exist, and the unit is
-    never so much shorter that rounding hides the end.
+    The Hessian at x times x, and the rest of the gradient there: for least squares ``A^T A x`` and ``-A^T y``. Not ``nu |x|``,
+    which may be far longer: the direction that the operator stretches most need not occur in signals. That is the unit only
+    where both vanish.
     """
-    origin = torch.zeros_like(x)
-    gradient = problem.loss.gradient(origin, problem.loss.evaluate(origin)[1])
     weight, centre = problem.on_signal.as_quadratic() or (0.0, 0.0)
-    length = _batch.norm(gradient - _batch.spread(_batch.column(weight, x), x) * _batch.spread(centre, x))
-    whole = nu * _batch.norm(x)
-    known = (length > 0) & length.isfinite()
-    return torch.where(known, torch.maximum(length, torch.finfo(x.dtype).eps ** 0.5 * whole), whole)
+    bend = _batch.spread(_batch.column(weight, x), x)
+
+    def slope(at: Tensor) -> Tensor:
+        return problem.loss.gradient(at, problem.loss.evaluate(at)[1]) + bend * (at - centre)
+
+    here = slope(x)
+    product = (slope((1 + _NEARBY) * x) - here) / _NEARBY
+    parts = torch.maximum(_batch.norm(product), _batch.norm(here - product))
+    return torch.where((parts > 0) & parts.isfinite(), parts, nu * _batch.norm(x))
+
+
+def hidden_force(gap: Tensor, rho: Tensor, size: Tensor, nu: Tensor) -> Tensor:
+    """What rounding may hide of ``rho (w - G(z))`` where the gap is exactly zero: a penalty so large sees nothing of L."""
+    hidden = 0.1 * torch.finfo(size.dtype).eps * rho * size
+    return torch.where((gap == 0) & (nu > 0), hidden, 0.0)
 
 
 def curvature_of(problem: Problem, x: Tensor, residual: Tensor) -> Tensor:

@@ -132,10 +132,9 @@ class Balanced(Penalty):
 
     def __call__(self, k: Tensor, first: Tensor, last: Tensor, seen: Residuals) -> Tensor:
         """The balanced penalty."""
-        grow = torch.where(seen.primal > self.ratio * seen.moved, 2.0, 1.0)
-        shrink = torch.where(seen.moved > self.ratio * seen.primal, 0.5, 1.0)
         looks = (k % _LOOK_EVERY == 0) & (seen.moved > 0)
-        changed = torch.where(looks, last * grow * shrink, last)
+        grown = torch.where(looks & (seen.primal > self.ratio * seen.moved), 2 * last, last)
+        changed = torch.where(looks & (seen.moved > self.ratio * seen.primal), 0.5 * last, grown)
         return torch.minimum(torch.maximum(changed, first / _FARTHEST), first * _FARTHEST)
 
 

@@ -13,7 +13,7 @@ from genprior.problem import Point, Problem
 from genprior.solvers import envelope, penalties
 from genprior.solvers.base import Pull, Solver, State, following, opening, unknown_is_infinite
 from genprior.solvers.envelope import Sight
-from genprior.solvers.estimates import latent_residual
+from genprior.solvers.estimates import hidden_force, latent_residual
 from genprior.solvers.exact import Memory
 from genprior.solvers.latent_model import bfgs_inverse, newton_direction, proximal_direction, spd_inverse
 from genprior.terms import Zero
@@ -239,7 +239,8 @@ class QuasiNewton(Solver):
         due = accepted & (s.age + 1 >= self.dual_every)
         if not envelope.needs_splitting(problem) or not bool(due.any()):
             return s, torch.zeros_like(due)
-        factor = torch.where(due & self._parted(s) & (s.rho < _MOST_GROWTH * s.first_rho), self.growth, 1.0)
+        grows = due & self._parted(s) & (s.rho < _MOST_GROWTH * s.first_rho)
+        factor = torch.where(grows, self.growth * torch.ones_like(s.rho), 1.0)
         lam = torch.where(_batch.spread(due, s.r), s.lam + _batch.spread(s.rho, s.r) * s.r, s.lam)
         rho = s.rho * factor
         point = Point(s.objective, s.score, s.residual, s.loss)
@@ -275,7 +276,8 @@ class QuasiNewton(Solver):
         take = accepted[:, None]
         energy = torch.where(accepted, s.energy, s.base_energy)
         slow = s.base_energy - energy < _SLOW * s.base_energy.abs()
-        share = torch.where(accepted & (s.k > 0), s.share * torch.where(slow, _RIDGE_HASTE, _RIDGE_DECAY), s.share)
+        decayed = torch.where(slow, _RIDGE_HASTE * s.share, _RIDGE_DECAY * s.share)
+        share = torch.where(accepted & (s.k > 0), decayed, s.share)
         return replace(
             s,
             inverse=bfgs_inverse(s.inverse, accepted & ~moved & (s.k > 0) & long & curved, step, bend),
@@ -380,14 +382,14 @@ class QuasiNewton(Solver):
         s = state
         curvature = s.rho if envelope.needs_splitting(problem) else s.nu
         in_z = _batch.ratio(latent_residual(problem, s.before, s.gradient, curvature, s.stretch), s.stretch)
-        size = _batch.norm(s.base_x)
         if not envelope.needs_splitting(problem):
             slope = _batch.ratio(in_z, s.unit + s.force)
             return torch.zeros_like(slope), unknown_is_infinite(problem, s, slope)
-        size = torch.maximum(size, 0.1 * s.extent)
+        size = torch.maximum(_batch.norm(s.base_x), 0.1 * s.extent)
         inner = s.w_memory.get("inner_residual")
         error = 0.0 if inner is None else inner * ((s.nu + s.rho) * size + s.force)
         force = torch.where(s.nu > 0, s.force, torch.maximum(s.force, s.first_force))
+        error = error + hidden_force(s.base_gap, s.rho, size, s.nu)
         stationarity = _batch.ratio(in_z + error, s.unit + force)
         return _batch.ratio(s.base_gap, size), unknown_is_infinite(problem, s, stationarity)
 

@@ -98,7 +98,7 @@ class ProjectedGradientAttack:
     def _start(self, pictures: Tensor, seed: int) -> Tensor:
         if not self.random_start:
             return pictures.detach().clone()
-        noise = 2 * torch.rand(pictures.shape, generator=_validate.seed(seed), dtype=pictures.dtype) - 1
+        noise = 2 * torch.rand(pictures.shape, generator=_validate.seed(seed), dtype=pictures.dtype, device="cpu") - 1
         return into_ball(pictures + self.size * noise.to(pictures.device), pictures, self.size, self.low, self.high)
 
     def _attacked(self, classify: Classify, x: Tensor, pictures: Tensor, labels: Tensor) -> Tensor:
@@ -190,7 +190,7 @@ class LatentAttack:
 def accuracy(classify: Classify, pictures: Tensor, labels: Tensor, batch_size: int = 500) -> float:
     """Share of the pictures that the classifier reads as labelled."""
     check_labelled(pictures, labels)
-    return float((predictions(classify, pictures, batch_size) == labels).double().mean())
+    return int((predictions(classify, pictures, batch_size) == labels).sum()) / len(labels)
 
 
 def predictions(classify: Classify, pictures: Tensor, batch_size: int = 500) -> Tensor:

@@ -18,6 +18,7 @@ from genprior._files import make_folder, write_atomically
 from genprior.checks import check_generator
 from genprior.checks.report import Finding, Report
 from genprior.generators import Generator
+from genprior.generators.jacobian import OnlyGradients
 from genprior.items.pictures import encode
 from genprior.networks.ranges import Range, makes_pictures
 from genprior.report.sheets import contact_sheet, stretched
@@ -146,7 +147,10 @@ def _conditioning(generator: Generator, seed: int) -> dict[str, float] | None:
     if size > _LARGEST:
         return None
     z = generator.sample_latent(_POINTS, seed)
-    values = torch.cat([torch.linalg.svdvals(generator.jacobian(point[None]).double().cpu()) for point in z])
+    try:
+        values = torch.cat([torch.linalg.svdvals(generator.jacobian(point[None]).cpu().double()) for point in z])
+    except OnlyGradients:
+        return None
     largest, smallest = values[:, 0], values[:, -1]
     flat = (values < _FLAT * largest[:, None]).double().mean()
     return {

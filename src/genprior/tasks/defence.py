@@ -119,7 +119,7 @@ def default_solver(norm: Norm) -> Solver:
     """Exact ADMM with Adam's z steps for l_inf, Adam for l2."""
     if norm == "l2":
         return Adam(0.1)
-    return ADMM(z_step=z_steps.Adam(0.1), dual=duals.Paper(0.1), penalty=penalties.Constant(0.1))
+    return ADMM(z_step=z_steps.Adam(0.2), dual=duals.Constant(0.1), penalty=penalties.Constant(1.0))
 
 
 def named_solver(name: str, norm: Norm) -> Solver:

@@ -169,7 +169,7 @@ def _mask(options: dict[str, Any], shape: Shape) -> Operator:
         share, seed = options["keep"], options.get("seed", 0)
         if not 0 < share <= 1:
             raise ValueError(f"keep must be a share above 0 and at most 1, got {share:g}")
-        mask = torch.rand(shape[-2:], generator=torch.Generator().manual_seed(seed)) < share
+        mask = torch.rand(shape[-2:], generator=torch.Generator().manual_seed(seed), device="cpu") < share
     else:
         mask = _mask_file(Path(options["file"]))
     _check_size(tuple(mask.shape), shape)

@@ -122,7 +122,7 @@ def rademacher(
     z = ball_points(generator, _STARTS * count, _validate.number("radius", radius, above=0), random)
     with torch.no_grad():
         m = risk.loss(generator(z[:1]), risk.samples).shape[1]
-    signs = (torch.randint(0, 2, (count, m), generator=random) * 2 - 1).to(z)
+    signs = (torch.randint(0, 2, (count, m), generator=random, device="cpu") * 2 - 1).to(z)
     signs, length = signs.repeat(_STARTS, 1), 0.2 * radius
     best = z.new_zeros(len(signs))
     for _ in range(_validate.whole("ascent", ascent) + 1):
@@ -147,7 +147,7 @@ def rademacher_regression(
     random, m = _validate.seed(seed), len(inputs)
     values = []
     for _ in range(_validate.whole("draws", draws, 2)):
-        signs = (torch.randint(0, 2, (m,), generator=random) * 2 - 1).to(inputs)
+        signs = (torch.randint(0, 2, (m,), generator=random, device="cpu") * 2 - 1).to(inputs)
         matrix = (inputs * signs[:, None]).T @ inputs / m
         vector = (signs * residuals) @ inputs / m
         values.append(width * torch.linalg.matrix_norm(matrix, 2) + vector.norm())

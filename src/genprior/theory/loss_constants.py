@@ -157,7 +157,7 @@ def _bregman_ratio(loss: Loss, a: Tensor, b: Tensor) -> Tensor:
 
 def _tangents(generator: Generator, loss: LeastSquares, z: Tensor) -> Tensor:
     """Eigenvalues of ``Q^T A^T A Q`` for an orthonormal basis Q of the range of ``DG(z)``."""
-    u, s, _ = torch.linalg.svd(generator.jacobian(z)[0].double(), full_matrices=False)
+    u, s, _ = torch.linalg.svd(generator.jacobian(z)[0].cpu().double(), full_matrices=False)
     basis = u[:, s > _FLAT * s[0]].T.to(z).reshape(-1, *generator.signal_shape)
     if not len(basis):  # G does not move at all here
         return torch.zeros(1, dtype=torch.float64)

@@ -53,7 +53,7 @@ def judge(generator: Generator, classifier: nn.Module, samples: int = 1000, seed
     counts = torch.bincount(chances.argmax(1), minlength=chances.shape[1])
     return Judgement(
         samples,
-        float((chances.max(1).values > 0.9).double().mean()),
+        float((chances.max(1).values > 0.9).float().mean()),
         tuple((counts / samples).tolist()),
     )
 

@@ -71,7 +71,7 @@ class SaltAndPepper(Changed):
 
     def change(self, truth: Tensor) -> Tensor:
         """Replace pixels."""
-        drawn = torch.rand(truth.shape, generator=torch.Generator().manual_seed(self.seed))
+        drawn = torch.rand(truth.shape, generator=torch.Generator().manual_seed(self.seed), device="cpu")
         return torch.where(drawn < self.level, (drawn < self.level / 2).float(), truth)
 
     def change_code(self) -> list[str]:
@@ -92,7 +92,7 @@ class Signs(Changed):
 
     def change(self, truth: Tensor) -> Tensor:
         """Move every pixel."""
-        drawn = torch.rand(truth.shape, generator=torch.Generator().manual_seed(self.seed))
+        drawn = torch.rand(truth.shape, generator=torch.Generator().manual_seed(self.seed), device="cpu")
         return truth + self.level * torch.sign(drawn - 0.5)
 
     def change_code(self) -> list[str]:

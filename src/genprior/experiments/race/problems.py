@@ -58,12 +58,12 @@ def _gaussian(m: int) -> Callable[[Generator, Tensor, torch.Generator], Problem]
 
 
 def _sign_noise(generator: Generator, truth: Tensor, random: torch.Generator) -> Problem:
-    signs = torch.sign(torch.rand(truth.shape, generator=random) - 0.5).to(truth)
+    signs = torch.sign(torch.rand(truth.shape, generator=random, device="cpu") - 0.5).to(truth)
     return Problem(generator, on_signal=LInf().around(truth + _SIGN_NOISE * signs))
 
 
 def _salt_and_pepper(generator: Generator, truth: Tensor, random: torch.Generator) -> Problem:
-    level = torch.rand(truth.shape, generator=random).to(truth)
+    level = torch.rand(truth.shape, generator=random, device="cpu").to(truth)
     low, high = generator.signal_range or (0.0, 1.0)
     damaged = torch.where(level < _SALT_AND_PEPPER / 2, low, torch.where(level > 1 - _SALT_AND_PEPPER / 2, high, truth))
     return Problem(generator, on_signal=L1().around(damaged))
@@ -71,12 +71,12 @@ def _salt_and_pepper(generator: Generator, truth: Tensor, random: torch.Generato
 
 def _blurred(generator: Generator, truth: Tensor, random: torch.Generator) -> Problem:
     operator = Blur(_BLUR, generator.signal_shape, device=generator.device)
-    noise = _BLUR_NOISE * torch.randn(truth.shape, generator=random).to(truth)
+    noise = _BLUR_NOISE * torch.randn(truth.shape, generator=random, device="cpu").to(truth)
     return _measured(operator, truth, generator, noise)
 
 
 def _half_missing(generator: Generator, truth: Tensor, random: torch.Generator) -> Problem:
-    known = (torch.rand(generator.signal_shape, generator=random) >= _MISSING).to(truth)
+    known = (torch.rand(generator.signal_shape, generator=random, device="cpu") >= _MISSING).to(truth)
     return _measured(Mask(known), truth, generator)
 
 

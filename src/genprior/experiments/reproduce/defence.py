@@ -172,7 +172,7 @@ def _latent(defender: Defender, results: Results) -> Found:
         "starts": _LATENT_STARTS,
         "undefended_accuracy": accuracy(defender.classify, best, labels),
         "unattacked_accuracy": accuracy(defender.classify, clean.signal, labels),
-        "defended_accuracy": float((lowest > 0).double().mean()),
+        "defended_accuracy": int((lowest > 0).sum()) / len(labels),
     }
     return Found(numbers, {"right": (lowest > 0).cpu().numpy(), "attacked": best.cpu().numpy()})
 
@@ -209,8 +209,8 @@ def _bpda(defender: Defender, results: Results) -> Found:
         "attack_step": attack.step,
         "undefended_accuracy": accuracy(defender.classify, attacked, labels),
         "unattacked_accuracy": accuracy(defender.classify, defender.purifier(z0)(pictures), labels),
-        "defended_accuracy": float(right.double().mean()),
-        "defended_accuracy_both_starts": float(second.double().mean()),
+        "defended_accuracy": int(right.sum()) / len(labels),
+        "defended_accuracy_both_starts": int(second.sum()) / len(labels),
     }
     return Found(numbers, {"right": second.cpu().numpy()})
 

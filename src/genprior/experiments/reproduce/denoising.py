@@ -118,10 +118,10 @@ def _damaged(truth: Tensor, damage: str, random: torch.Generator) -> Tensor:
     if damage == "none":
         return truth
     if damage == "sign":
-        return truth + _SIZE * (torch.rand(truth.shape, generator=random) - 0.5).sign().to(truth)
+        return truth + _SIZE * (torch.rand(truth.shape, generator=random, device="cpu") - 0.5).sign().to(truth)
     if damage == "gauss":
-        return truth + _SIZE * torch.randn(truth.shape, generator=random).to(truth)
-    level = torch.rand(truth.shape, generator=random).to(truth)
+        return truth + _SIZE * torch.randn(truth.shape, generator=random, device="cpu").to(truth)
+    level = torch.rand(truth.shape, generator=random, device="cpu").to(truth)
     return torch.where(level < _SIZE / 2, 0.0, torch.where(level > 1 - _SIZE / 2, 1.0, truth))
 
 

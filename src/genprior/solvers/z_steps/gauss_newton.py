@@ -119,8 +119,8 @@ class GaussNewton(ZStep):
         gain = torch.nan_to_num(fall / torch.where(predicted > 0, predicted, 1.0), nan=1.0)
         accepted = fall > 0
         visible = predicted > 64 * torch.finfo(e.dtype).eps * _batch.square(e)
-        factor = torch.where(accepted, torch.where(gain > 0.5, 1 / 3, 1.0), 4.0)
-        damping = torch.minimum(torch.where(visible, factor * damping, damping), _MOST_DAMPING * curvature)
+        changed = torch.where(accepted, torch.where(gain > 0.5, damping / 3, damping), 4 * damping)
+        damping = torch.minimum(torch.where(visible, changed, damping), _MOST_DAMPING * curvature)
         at = s.at.where(accepted, trial)
         pull = self._pull(s, task, task.curvature[:, None] * gradient, curvature.sqrt())
         return Advance(at, pull, {"damping": damping}, torch.ones_like(accepted))
