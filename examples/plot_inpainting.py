@@ -37,13 +37,13 @@ for name, known in (("30% known", random), ("block lost", block), ("bottom lost"
 strips(rows)
 
 # %%
-# One answer is not the whole truth. Twelve starts for the same half digit, none given up on the way: each row below
-# agrees with the known half about as well as the others. Where they differ, the measurements say nothing.
+# One answer is not the whole truth. Twelve starts for the same half digit, none given up on the way: each picture
+# below agrees with the known half about as well as the others. Where they differ, the measurements say nothing.
 
 which = 3  # a nought
 known = digits[which % len(digits)][None].expand(short(12, 4), -1, -1, -1)
 A = gp.operators.Mask(bottom, G.signal_shape)
 many = gp.solve(gp.Problem(G, loss=gp.LeastSquares(A, A(known))), stop=steps, seed=1)
-fit = many.objective.sqrt()
+fit = (2 * many.objective).sqrt()
 print("residuals", ", ".join(f"{value:.2f}" for value in fit.sort().values.tolist()))
 strips({"what is known": torch.where(bottom, known, 0.4), "completions,\nbest fit first": many.signal[fit.argsort()]})

@@ -197,6 +197,16 @@ def test_a_broken_picture_among_good_ones(digits, tmp_path, capfd):
     assert ends([*words, "--skip", "--out", tmp_path / "skipped"]) == 0
 
 
+def test_a_broken_picture_among_defended_ones(digits, tmp_path, capfd):
+    whole = (digits / "1.png").read_bytes()
+    (digits / "1.png").write_bytes(whole[: len(whole) // 2])
+    words = ["defend", digits, "--steps", "2", "--restarts", "1"]
+    assert ends([*words, "--out", tmp_path / "out"]) == 1
+    assert "1 items could not be read (1.png); --skip accepts that" in flat(capfd.readouterr().err)
+    assert sorted(path.name for path in (tmp_path / "out" / "defended").iterdir()) == ["0.png", "2.png"]
+    assert ends([*words, "--skip", "--out", tmp_path / "skipped"]) == 0
+
+
 def test_no_item_can_be_read(tmp_path, capfd):
     np.save(tmp_path / "x.npy", np.full((3, 1, 28, 28), 200.0, np.float32))
     assert ends(["denoise", tmp_path / "x.npy", "--out", tmp_path / "out"]) == 1

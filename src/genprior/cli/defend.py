@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from rich.console import Console
@@ -14,6 +15,9 @@ from genprior.cli.bar import Bar
 from genprior.cli.machine import Machine
 from genprior.cli.prior import INPUT, Prior
 from genprior.cli.speech import print_json
+
+if TYPE_CHECKING:
+    from genprior.tasks.defend_files import Record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,12 +96,18 @@ class Defend(Machine, Prior):
         write_defence(record, projection, self.out / "report.html")
         if self.json:
             print_json(document(record, projection))
-            return
+        else:
+            self._say(record, opened.notes)
+        if record.unreadable and not self.skip:
+            names = ", ".join(item["name"] for item in record.unreadable[:3])
+            raise ValueError(f"{len(record.unreadable)} items could not be read ({names}); --skip accepts that")
+
+    def _say(self, record: Record, notes: Sequence[str]) -> None:
         lines = [
             (name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
             for name, value in record.numbers.items()
         ]
-        lines += [("note", note) for note in opened.notes]
+        lines += [("note", note) for note in notes]
         lines += [("files", str(self.out / "defended")), ("report", str(self.out / "report.html"))]
         for name, text in lines:
             Console().print(Text.assemble((f"{name}: ", "bold"), text), soft_wrap=True)

@@ -15,7 +15,7 @@ from genprior.cli.speech import print_json, status
 
 @dataclass(frozen=True, kw_only=True)
 class Demo(Machine):
-    """Recover handwritten digits from half as many random measurements as pixels, with every solver in equal time.
+    """Recover handwritten digits from half as many random measurements as pixels, with six solvers in equal time.
 
     Prints a table, writes one self-contained HTML page. Needs no download.
 

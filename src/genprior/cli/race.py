@@ -14,7 +14,7 @@ from genprior.cli.speech import print_json, status
 
 @dataclass(frozen=True)
 class BenchRace(Machine):
-    """Race every solver on eight problems; the baselines are tuned by grid for each, ours run as they come.
+    """Race eight solvers on eight problems; the baselines are tuned by grid for each, ours run as they come.
 
     Same starts for all, in turns, medians over the rounds. Takes about half an hour, --quick less than three minutes.
 

@@ -35,11 +35,12 @@ class Common(Machine, Prior):
     loss: Literal["l2", "l1", "linf"] = "l2"
     """l2; l1 for salt and pepper, linf for bounded noise (both for whole pictures)."""
     box: tuple[float, float] | None = None
-    """Keep the signal's values between these: 0 1."""
+    """Keep the signal's values between these, with loss l2: 0 1."""
     latent_ball: float | None = None
     """Keep the latent within this distance of zero."""
     solver: str = "auto"
-    """auto, exact-admm, linearized-admm, quasi-newton, levenberg-marquardt, lbfgs, adam, gradient-descent, ..."""
+    """auto, exact-admm, linearized-admm, quasi-newton, levenberg-marquardt, lbfgs, adam, gradient-descent,
+    projected-gradient."""
     restarts: int = 1
     """Starts per item; the worse ones are given up early."""
     time: float | None = None

@@ -41,7 +41,10 @@ class Serve:
     def run(self) -> None:
         """Do it, until interrupted."""
         if importlib.util.find_spec("nicegui") is None:
-            raise RuntimeError("the web page needs nicegui, which is not installed: pip install 'genprior[app]'")
+            raise RuntimeError(
+                "the web page needs nicegui, which is not installed: pip install 'genprior[app]', or '.[app]' in a copy of "
+                "the repository"
+            )
         self._check()
         from genprior.app.house import House  # noqa: PLC0415 - slow to import
         from genprior.app.queue import Queue  # noqa: PLC0415

@@ -59,7 +59,10 @@ class Training(Machine):
         try:
             return Devices(self.device, self.devices, self.precision)
         except ModuleNotFoundError as problem:
-            raise RuntimeError(f"training needs the extra 'train' ({problem}): pip install 'genprior[train]'") from None
+            raise RuntimeError(
+                f"training needs the extra 'train' ({problem}): pip install 'genprior[train]', or '.[train]' in a copy of the "
+                "repository"
+            ) from None
 
     def course(
         self, task: Task, devices: Devices, *, start: Path | None = None, measure: Measure | None = None

@@ -1,4 +1,4 @@
-"""The demo: handwritten digits from half as many random measurements as pixels, by every solver in equal time."""
+"""The demo: handwritten digits from half as many random measurements as pixels, by six solvers in equal time."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def run_demo(
     device: str = "cpu",
     announce: Callable[[str], object] = lambda name: None,
 ) -> Demo:
-    """Recover digits from Gaussian measurements with every solver, from the same starts, in the same time each."""
+    """Recover digits from Gaussian measurements with six solvers, from the same starts, in the same time each."""
     _validate.whole("measurements", measurements)
     _validate.number("seconds", seconds, above=0)
     generator = load_generator("mnist", device=device)

@@ -222,7 +222,9 @@ def hdf5() -> Any:
     try:
         import h5py  # type: ignore[import-untyped,unused-ignore]  # noqa: PLC0415 - optional
     except ModuleNotFoundError:
-        raise Unreadable("HDF5 files need the extra 'hdf5': pip install 'genprior[hdf5]'") from None
+        raise Unreadable(
+            "HDF5 files need the extra 'hdf5': pip install 'genprior[hdf5]', or '.[hdf5]' in a copy of the repository"
+        ) from None
     return h5py
 
 

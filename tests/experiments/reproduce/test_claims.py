@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 import genprior as gp
-from genprior.experiments.reproduce import EXPERIMENTS, claims, plateau, reproduce
+from genprior.experiments.reproduce import EXPERIMENTS, claims, defence, plateau, reproduce
 from genprior.experiments.reproduce import compressive_sensing as sensing
 from genprior.experiments.reproduce import defender as defender_module
 from genprior.experiments.reproduce.claims import FAILS, HOLDS, NOT_JUDGED, PARTLY, first_step, graded, slope, within
@@ -25,6 +25,7 @@ from genprior.experiments.reproduce.sizes import FULL, QUICK
 from genprior.experiments.reproduce.tuning import watched
 from genprior.generators.examples import soft_discs
 from genprior.operators import dense
+from genprior.tasks.defence import default_solver
 
 
 def curve(values, name="objective", **numbers):
@@ -326,6 +327,11 @@ def test_nobody_pays_for_the_factorisation(monkeypatch):
     again = sensing.contest(Setting(QUICK, seed=7), "mnist", 33, "range", 3, True)
     assert len(made) == 1 and again.preparation == contest.preparation
     assert {one.times["preparation_seconds"] for one in found} == {contest.preparation}
+
+
+def test_the_defence_that_is_attacked_is_of_the_kind_that_is_shipped():
+    attacked = next(method for method in defence.methods(8) if method.key == defence.KNOWN[0])
+    assert repr(default_solver("linf")) in {repr(solver) for solver in attacked.solvers(300)}
 
 
 def test_the_full_run_is_estimated_at_about_an_hour():
