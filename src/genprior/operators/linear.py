@@ -22,7 +22,8 @@ class Linear(Operator):
     differentiable torch operations and ``signal_shape`` must be given. Without ``signal_shape`` no shapes are checked.
     With it, a missing ``measurement_shape`` is found by applying ``fn`` to one zero signal on ``device`` in ``dtype``
     (CPU and float32 unless told), and a few random signals show whether ``fn`` is linear and ``adjoint`` its
-    own. The resolvent uses conjugate gradients with ``tolerance`` and ``max_iterations``.
+    own. Where both shapes are given, ``fn`` is believed (:func:`genprior.checks.check_operator` looks). The resolvent uses
+    conjugate gradients with ``tolerance`` and ``max_iterations``.
 
     Examples
     --------

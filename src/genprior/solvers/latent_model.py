@@ -33,7 +33,7 @@ def spd_inverse(matrix: Tensor, otherwise: Tensor) -> Tensor:
     """``matrix^-1`` per item for a positive definite matrix; ``otherwise`` where it is none, or its inverse not finite."""
     factor, failed = torch.linalg.cholesky_ex(matrix)
     whole = (failed == 0)[:, None, None]
-    unit = torch.eye(matrix.shape[1]).to(matrix)
+    unit = torch.eye(matrix.shape[1], device=matrix.device, dtype=matrix.dtype)
     inverse = torch.cholesky_inverse(torch.where(whole, factor, unit))  # one singular factor would end it for all items
     usable = whole & torch.isfinite(inverse).flatten(1).all(dim=1)[:, None, None]
     return torch.where(usable, inverse, otherwise)
