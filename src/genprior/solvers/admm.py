@@ -139,7 +139,7 @@ class ADMM(Solver):
         in_w = self.w_step.residual(problem, s.w, s.lam, s.r, s.rho) + self._inner_error(s, size)
         gap = _batch.norm(s.r)
         in_w = torch.maximum(in_w, hidden_force(gap, s.rho, size, s.nu))
-        stationarity = _batch.ratio(torch.maximum(in_z, in_w), s.unit + _batch.norm(s.lam))
+        stationarity = _batch.ratio(torch.maximum(in_z, in_w), s.unit(size) + _batch.norm(s.lam))
         return _batch.ratio(gap, size), unknown_is_infinite(problem, s, stationarity)
 
     def _inner_error(self, s: ADMMState, size: Tensor) -> Tensor | float:

@@ -12,7 +12,7 @@ from torch import Tensor
 from genprior import _batch
 from genprior.generators import Evaluation
 from genprior.problem import Point, Problem
-from genprior.solvers.estimates import gradient_unit, latent_residual, move_ratio, pull_ratio, remembered
+from genprior.solvers.estimates import gradient_parts, latent_residual, move_ratio, pull_ratio, remembered
 from genprior.terms import Zero
 
 
@@ -39,9 +39,10 @@ class State:
     """Iterations made."""
     nu: Tensor
     """Smoothness of L."""
-    unit: Tensor
-    """Length of the parts of a gradient of L (and of a quadratic R) that cancel at a solution: what stationarity is
-    relative to."""
+    fixed: Tensor
+    """Length of the part of the gradient of L (and of a quadratic R) that does not change with the signal: ``|A^T y|``."""
+    bend: Tensor
+    """Length of the other part, for a signal of length 1: ``|A^T A x| / |x|``."""
     kappa: Tensor
     """Running estimate of ``|DG(z)|`` from quantities that the iteration has anyway; forgets slowly."""
     stretch: Tensor
@@ -63,10 +64,15 @@ class State:
         """The signals ``G(z)``."""
         return self.at.x
 
+    def unit(self, size: Tensor) -> Tensor:
+        """What stationarity is relative to at signals of this length: the parts of a gradient that cancel at a solution."""
+        return torch.maximum(self.fixed, self.bend * size)
+
 
 def opening(problem: Problem, at: Evaluation, point: Point, nu: Tensor) -> dict[str, Any]:
     """The common fields of a state before the first step, in methods that do not split."""
     zero = torch.zeros_like(point.objective)
+    fixed, bend = gradient_parts(problem, at.x, nu)
     return {
         "at": at,
         "w": at.x,
@@ -76,7 +82,8 @@ def opening(problem: Problem, at: Evaluation, point: Point, nu: Tensor) -> dict[
         "scale": torch.ones_like(zero),
         "k": zero,
         "nu": nu,
-        "unit": gradient_unit(problem, at.x, nu),
+        "fixed": fixed,
+        "bend": bend,
         "kappa": zero,
         "stretch": zero,
         "before": at.z,
@@ -114,7 +121,8 @@ def following(s: State, at: Evaluation, point: Point, pull: Pull, spread: float)
         "scale": s.scale,
         "k": s.k + 1,
         "nu": s.nu,
-        "unit": s.unit,
+        "fixed": s.fixed,
+        "bend": s.bend,
         "kappa": torch.maximum(pull.kappa, secant),
         "stretch": torch.maximum(pull.ratio, secant),
         "before": s.z,
@@ -151,7 +159,7 @@ class Solver(ABC):
         """
         s: State = state
         residual = latent_residual(problem, s.before, s.gradient, s.nu, s.stretch)
-        slope = _batch.ratio(residual, s.stretch * (s.unit + s.force))
+        slope = _batch.ratio(residual, s.stretch * (s.unit(_batch.norm(s.x)) + s.force))
         return torch.zeros_like(slope), unknown_is_infinite(problem, s, slope)
 
     def standing(self, state: Any) -> Tensor:

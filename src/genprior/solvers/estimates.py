@@ -47,12 +47,13 @@ def latent_residual(problem: Problem, z: Tensor, gradient: Tensor, curvature: Te
     return _batch.norm(z - problem.on_latent.prox(z - _batch.spread(t, z) * gradient, t)) / t
 
 
-def gradient_unit(problem: Problem, x: Tensor, nu: Tensor) -> Tensor:
-    """Length of the parts of a gradient of L, and of a quadratic R, that cancel at a solution, per item.
+def gradient_parts(problem: Problem, x: Tensor, nu: Tensor) -> tuple[Tensor, Tensor]:
+    """The two parts of a gradient of L, and of a quadratic R, that cancel at a solution, per item.
 
-    The Hessian at x times x, and the rest of the gradient there: for least squares ``A^T A x`` and ``-A^T y``. Not ``nu |x|``,
-    which may be far longer: the direction that the operator stretches most need not occur in signals. That is the unit only
-    where both vanish.
+    The length of the one that does not change with the signal, and that of the other for a signal of length 1: for least
+    squares ``|A^T y|`` and ``|A^T A x| / |x|``; in general the Hessian at x times x, and the rest of the gradient. Not nu,
+    which may be far larger: the direction that the operator stretches most need not occur in signals. It serves where both
+    vanish.
     """
     weight, centre = problem.on_signal.as_quadratic() or (0.0, 0.0)
     bend = _batch.spread(_batch.column(weight, x), x)
@@ -62,8 +63,9 @@ def gradient_unit(problem: Problem, x: Tensor, nu: Tensor) -> Tensor:
 
     here = slope(x)
     product = (slope((1 + _NEARBY) * x) - here) / _NEARBY
-    parts = torch.maximum(_batch.norm(product), _batch.norm(here - product))
-    return torch.where((parts > 0) & parts.isfinite(), parts, nu * _batch.norm(x))
+    fixed, moving = _batch.norm(here - product), _batch.ratio(_batch.norm(product), _batch.norm(x))
+    known = (fixed + moving > 0) & (fixed + moving).isfinite()
+    return torch.where(known, fixed, 0.0), torch.where(known, moving, nu)
 
 
 def hidden_force(gap: Tensor, rho: Tensor, size: Tensor, nu: Tensor) -> Tensor:

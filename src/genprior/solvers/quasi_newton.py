@@ -382,15 +382,16 @@ class QuasiNewton(Solver):
         s = state
         curvature = s.rho if envelope.needs_splitting(problem) else s.nu
         in_z = _batch.ratio(latent_residual(problem, s.before, s.gradient, curvature, s.stretch), s.stretch)
+        size = _batch.norm(s.base_x)
         if not envelope.needs_splitting(problem):
-            slope = _batch.ratio(in_z, s.unit + s.force)
+            slope = _batch.ratio(in_z, s.unit(size) + s.force)
             return torch.zeros_like(slope), unknown_is_infinite(problem, s, slope)
-        size = torch.maximum(_batch.norm(s.base_x), 0.1 * s.extent)
+        size = torch.maximum(size, 0.1 * s.extent)
         inner = s.w_memory.get("inner_residual")
         error = 0.0 if inner is None else inner * ((s.nu + s.rho) * size + s.force)
         force = torch.where(s.nu > 0, s.force, torch.maximum(s.force, s.first_force))
         error = error + hidden_force(s.base_gap, s.rho, size, s.nu)
-        stationarity = _batch.ratio(in_z + error, s.unit + force)
+        stationarity = _batch.ratio(in_z + error, s.unit(size) + force)
         return _batch.ratio(s.base_gap, size), unknown_is_infinite(problem, s, stationarity)
 
     def plan(self, problem: Problem) -> str:
