@@ -25,8 +25,8 @@ from genprior.status import Status
 from genprior.stopping import MaxSteps, View
 
 _NEVER = 10**9
-_ITEM_SECONDS = {"mnist": 0.0007, "celeba": 0.0085}
-_BATCH_SECONDS = {"mnist": 0.0045, "celeba": 0.011}
+_ITEM_SECONDS = {"mnist": 0.0008, "celeba": 0.012}
+_BATCH_SECONDS = {"mnist": 0.004, "celeba": 0.012}
 
 
 @dataclass(frozen=True)
