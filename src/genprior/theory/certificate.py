@@ -47,8 +47,8 @@ class Certificate:
     z0: Tensor
     """The starts it speaks of: those that were given, moved into the set of H."""
     floors: dict[str, float]
-    """Lengths (signal, latent, gap) below about these are round-off: the bounds hold in exact arithmetic. Infinite where there
-    is no bound."""
+    """Below about these, by name, a length is round-off, for the bounds hold in exact arithmetic. Infinite where there is no
+    bound."""
 
     @property
     def rho(self) -> float:
