@@ -197,18 +197,21 @@ def test_select_leaves_out_records_of_others():
 
 def test_slow_callbacks_do_not_count():
     def slow(view):
-        time.sleep(0.03)
+        time.sleep(0.1)
 
+    gp.solve(tiny_problem(1), stop=gp.MaxSteps(2))  # the first solve of a process pays for what torch loads late
     started = time.perf_counter()
     result = gp.solve(tiny_problem(1), stop=gp.MaxSteps(10), tolerance=0, callbacks=[slow])
-    assert time.perf_counter() - started >= 0.3
-    assert result.seconds < 0.15
-    assert float(result.history.item(0)["seconds"][-1]) < 0.15
+    elapsed = time.perf_counter() - started
+    assert elapsed >= 1.0
+    assert result.seconds < elapsed - 0.9
+    assert float(result.history.item(0)["seconds"][-1]) <= result.seconds
 
 
 def test_slow_callbacks_do_not_use_up_the_time_budget():
+    gp.solve(tiny_problem(1), stop=gp.MaxSteps(2))
     result = gp.solve(
-        tiny_problem(1), stop=gp.MaxSteps(8) | gp.Seconds(0.2), tolerance=0, callbacks=[lambda view: time.sleep(0.05)]
+        tiny_problem(1), stop=gp.MaxSteps(8) | gp.Seconds(0.7), tolerance=0, callbacks=[lambda view: time.sleep(0.1)]
     )
     assert result.status == (gp.Status.MAX_STEPS,)
 
