@@ -207,3 +207,12 @@ def test_restarts_are_culled_at_any_step():
     )
     assert running[6:8] == [16, 8]
     assert running[13:15] == [8, 4]
+
+
+def test_a_target_that_is_never_met_changes_nothing():
+    """Residuals are measured when they are due, whatever rules are asked besides."""
+    free, aimed = (gp.solve(tiny_problem(), stop=rule) for rule in (gp.MaxSteps(15), gp.MaxSteps(15) | gp.Target(-1.0)))
+    assert torch.equal(free.z, aimed.z)
+    for name in ("objective", "gap", "stationarity"):
+        ours, theirs = (one.history.item(0)[name] for one in (aimed, free))
+        torch.testing.assert_close(ours, theirs, atol=0, rtol=0, equal_nan=True)
