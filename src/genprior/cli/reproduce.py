@@ -38,7 +38,7 @@ class _Reproduce(Machine):
         """Do it."""
         from genprior._files import make_folder, write_text  # noqa: PLC0415
         from genprior.experiments.reproduce import EXPERIMENTS, reproduce  # noqa: PLC0415
-        from genprior.report.reproduction import write_report  # noqa: PLC0415
+        from genprior.report.reproduction import claim_row, write_report  # noqa: PLC0415
 
         self.settle()
         make_folder(self.out)
@@ -63,7 +63,7 @@ class _Reproduce(Machine):
         for name in ("the paper", "here", "verdict"):
             table.add_column(name)
         for claim in done.claims:
-            table.add_row(Text(claim.paper), Text(claim.finding), Text(claim.verdict))
+            table.add_row(*(Text(cell) for cell in claim_row(claim)))
         console = Console()
         console.print(table)
         console.print(Text.assemble(("report: ", "bold"), str(files[0])), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Claims of the paper in our own words, each judged by code from the numbers: holds, partly, not; or too short to judge."""
+"""Claims of the paper in our own words, each judged by code from the numbers: holds, partly, not; undecided, or too short."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ import numpy as np
 from genprior.experiments.reproduce.parts import Array, Found
 
 HOLDS, PARTLY, FAILS = "holds", "holds partly", "does not hold"
+UNDECIDED = "undecided"
+"""The 95% interval includes "no difference": these pictures cannot tell, whichever way their mean points."""
 NOT_JUDGED = "not judged"
 """The run was too short to see what the claim speaks of."""
+DUAL_SUM = 3.389
+"""The sum of ``1/(k log^2(k+1))``: the paper's rule moves a dual at most so many times its first step."""
 _RESAMPLES = 4000
 _TINY = 1e-30
 
@@ -68,10 +72,15 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """Ahead with an interval below 1: holds; ahead, but the interval includes 1: partly."""
-        if not self.ratio < 1:
-            return FAILS
-        return HOLDS if self.high < 1 else PARTLY
+        """Undecided where the interval includes 1; where most pictures contradict their mean, partly, on either side.
+
+        They contradict it if the ratio of medians and the share won both do.
+        """
+        if self.low <= 1 <= self.high:
+            return UNDECIDED
+        if self.high < 1:
+            return HOLDS if self.median_ratio < 1 or self.won > 0.5 else PARTLY
+        return PARTLY if self.median_ratio < 1 and self.won > 0.5 else FAILS
 
     def __str__(self) -> str:
         """For people."""
@@ -98,8 +107,11 @@ def compared(ours: Array, theirs: Array, seed: int = 0) -> Comparison:
 
 
 def together(verdicts: Sequence[str]) -> str:
-    """All the same: that; otherwise partly."""
-    return verdicts[0] if len(set(verdicts)) == 1 else PARTLY
+    """All the same: that; nothing holds, and something does not: does not hold; otherwise partly."""
+    found = set(verdicts)
+    if len(found) == 1:
+        return verdicts[0]
+    return FAILS if found == {FAILS, UNDECIDED} else PARTLY
 
 
 def mean(found: Found, name: str) -> Array:

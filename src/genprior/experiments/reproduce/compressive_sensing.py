@@ -15,6 +15,7 @@ from genprior.experiments.reproduce.methods import (
     ADAM,
     AUTO,
     EXACT,
+    EXACT_ADAM,
     GD,
     LINEARIZED,
     PROJECTED,
@@ -33,6 +34,8 @@ PREFIX = "compressive-sensing"
 METHODS = (GD, ADAM, PROJECTED, LINEARIZED, EXACT, AUTO)
 """On faces, on real pictures, and on digits at other numbers of measurements than the main one: all but our variant
 of exact ADMM."""
+FACTORISED = (PROJECTED, LINEARIZED, EXACT, EXACT_ADAM, AUTO)
+"""Who is charged with the factorisation of A: whoever takes a number from it; descent with given steps takes none."""
 _PRACTICE_DIGITS = 150
 """Real digits from here on are for practice."""
 

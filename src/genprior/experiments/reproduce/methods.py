@@ -42,6 +42,8 @@ LABELS = {
     AUTO: "Auto",
     EXACT_L2: "exact ADMM (control)",
 }
+EDGE, INSIDE, ONE_OF_TWO = "at the edge", "inside", "one of two"
+"""Places in a grid: the smallest or largest of three or more, between them, or neither, as there is no between."""
 PAPERS = (GD, ADAM, LINEARIZED, EXACT)
 """What the paper runs; the rest is ours, or of others."""
 
@@ -75,14 +77,20 @@ class Method:
         """Every setting for a run of so many iterations: schedules stretch with the run, in tuning and in the race."""
         return tuple(choice.make(steps) for choice in self.choices)
 
-    def edges(self, number: int) -> list[str]:
-        """The numbers of a setting that are the smallest or largest of three or more: a better one may lie beyond."""
-        found = []
+    def places(self, number: int) -> dict[str, str]:
+        """Where each number of a setting lies among those on offer; a number that is the same in all has no place."""
+        found = {}
         for name, value in self.choices[number].numbers.items():
             offered = {choice.numbers[name] for choice in self.choices}
-            if len(offered) > 2 and value in (min(offered), max(offered)):
-                found.append(name)
+            if len(offered) == 2:
+                found[name] = ONE_OF_TWO
+            elif len(offered) > 2:
+                found[name] = EDGE if value in (min(offered), max(offered)) else INSIDE
         return found
+
+    def edges(self, number: int) -> list[str]:
+        """The numbers of a setting that are the smallest or largest of three or more: a better one may lie beyond."""
+        return [name for name, place in self.places(number).items() if place == EDGE]
 
 
 def grid(

@@ -18,7 +18,8 @@ from genprior.experiments.reproduce import compressive_sensing, defence, denoisi
 from genprior.experiments.reproduce.claims import Claim, Results
 from genprior.experiments.reproduce.contest import Setting
 from genprior.experiments.reproduce.defender import ATTACK, digits
-from genprior.experiments.reproduce.judging_defence import judge_defence, judge_plateau
+from genprior.experiments.reproduce.judging_defence import judge_defence
+from genprior.experiments.reproduce.judging_plateau import judge_plateau
 from genprior.experiments.reproduce.judging_races import judge_denoising, judge_sensing, judge_tuning
 from genprior.experiments.reproduce.methods import denoising_methods, sensing_methods
 from genprior.experiments.reproduce.parts import Found, Part, Progress, Store, run_parts, unique

@@ -1,5 +1,5 @@
 """The reproduction as a page, a document, figures and traces."""
 
-from genprior.report.reproduction.render import write_report
+from genprior.report.reproduction.render import claim_row, write_report
 
-__all__ = ["write_report"]
+__all__ = ["claim_row", "write_report"]

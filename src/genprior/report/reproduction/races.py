@@ -10,6 +10,7 @@ from genprior.experiments.reproduce import compressive_sensing as sensing
 from genprior.experiments.reproduce import denoising, tuning
 from genprior.experiments.reproduce.claims import mean
 from genprior.experiments.reproduce.methods import EXACT, EXACT_ADAM, LABELS
+from genprior.experiments.reproduce.parts import Found
 from genprior.experiments.reproduce.run import Reproduction
 from genprior.report.reproduction.style import band, common_legend, draw, figure, finish
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _PIXELS = {"mnist": 784, "celeba": 12288}
 _THINGS = {"mnist": "digits", "celeba": "faces"}
 _FLOOR = 1e-12
-_LEAST_ERROR = 0.02
+LEAST_ERROR = 0.02
 """Below this, an error in [0, 1] can no longer be seen in a picture, and would squeeze the rest."""
 
 
@@ -28,8 +29,13 @@ def runs(done: Reproduction, field: str) -> list[str]:
     return [key for key in LABELS if f"{field}.run.{key}" in done.parts]
 
 
+def preparation(key: str, found: Found) -> float:
+    """Seconds that go by before the first iteration: those of the factorisation of A, for the methods that use it."""
+    return float(found.times.get("preparation_seconds", 0.0)) if key in sensing.FACTORISED else 0.0
+
+
 def draw_sensing(done: Reproduction, generator: str, fraction: float, truth: str) -> Figure:
-    """Objective and error against passes and against time."""
+    """Objective and error against passes and against time, which begins with the preparation."""
     field = sensing.field_name(generator, fraction, truth)
     made, plots = figure(10.5, 7.2, 2, 2)
     kind = "in the range of the generator" if truth == "range" else "real, not in the range"
@@ -37,12 +43,12 @@ def draw_sensing(done: Reproduction, generator: str, fraction: float, truth: str
     for key in runs(done, field):
         found = done.parts[f"{field}.run.{key}"]
         for number, place in enumerate(plots):
-            x = found.arrays["seconds" if number % 2 else "passes"]
+            x = found.arrays["seconds"] + preparation(key, found) if number % 2 else found.arrays["passes"]
             values = np.maximum(found.arrays["objective" if number < 2 else "error"], _FLOOR)
             draw(place, key, x, values.mean(axis=1))
             band(place, key, x, *np.quantile(values, (0.25, 0.75), axis=1))
     for number, place in enumerate(plots):
-        across = "seconds" if number % 2 else "forward + backward passes through G"
+        across = "seconds, with the factorisation of A if used" if number % 2 else "forward + backward passes through G"
         up = "mean objective" if number < 2 else "mean relative error"
         finish(place, f"{_THINGS[generator]} {kind}, {m} of {_PIXELS[generator]}", across, up)
     common_legend(made, plots[0], 4)
@@ -106,7 +112,7 @@ def draw_denoising(done: Reproduction) -> Figure:
         place.axvline(100, color="grey", linestyle=":", linewidth=1)
         up = "mean |G(z) - y|_inf" if case.norm == "linf" else "mean relative error"
         finish(place, case.title, "iteration (the start stands at 0.7; dotted: 100)", up, log_x=True)
-        place.set_ylim(bottom=max(place.get_ylim()[0], _LEAST_ERROR))
+        place.set_ylim(bottom=max(place.get_ylim()[0], LEAST_ERROR))
     for place in plots[len(denoising.CASES) :]:
         place.set_axis_off()
     common_legend(made, plots[0], 5)

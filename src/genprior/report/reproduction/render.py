@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from genprior._files import write_atomically, write_text
-from genprior.experiments.reproduce.claims import FAILS, HOLDS, NOT_JUDGED, PARTLY, Claim
+from genprior.experiments.reproduce.claims import FAILS, HOLDS, NOT_JUDGED, PARTLY, UNDECIDED, Claim
 from genprior.experiments.reproduce.judging_defence import accuracy_curve
 from genprior.experiments.reproduce.parts import Array, Found
 from genprior.experiments.reproduce.run import Reproduction
 from genprior.report import page
-from genprior.report.reproduction.sections import Section, sections
+from genprior.report.reproduction.layout import Section
+from genprior.report.reproduction.sections import sections
 from genprior.report.reproduction.theory import defence_keys
 
 if TYPE_CHECKING:
@@ -31,9 +32,12 @@ _AGAIN = (
     "genprior reproduce all --quick --out quick  # a few minutes",
     "genprior reproduce defence --out run        # or compressive-sensing, linf-denoising, tuning, plateau alone",
     "```",
-    "",
-    "Rows marked (ours) are questions that the paper does not ask; they are not counted here.",
-    "",
+)
+_WORDS = (
+    'A comparison with a 95% interval is undecided where the interval includes "no difference", whichever way the mean '
+    "points; it holds partly where most pictures contradict the mean. A claim of several parts has their verdict "
+    "if all agree; it does not hold if some parts do not and the others are undecided; otherwise it holds partly. Rows marked "
+    "(ours) are questions and checks that are not the paper's; they are not counted."
 )
 
 
@@ -56,11 +60,13 @@ def write_report(done: Reproduction) -> list[Path]:
 
 def html(done: Reproduction, found: list[Section], drawn: dict[str, str]) -> str:
     """The page, with the figures as they were drawn."""
-    parts = [("Verdicts", page.table(("", "claims"), _counts(done.claims), prose=True))]
+    counts = page.table(("", "claims"), _counts(done.claims), prose=True)
+    parts = [("Verdicts", counts + page.paragraph(_WORDS))]
     for section in found:
         content = page.paragraph(section.text) + _claims_table(section.claims)
         for name, (caption, _) in section.figures.items():
             content += page.plot(drawn[name]) + page.paragraph(caption)
+        content += "".join(page.paragraph(note) for note in section.notes)
         for sheet in section.sheets:
             content += page.paragraph(sheet.caption) + page.table(sheet.head, sheet.rows)
         parts.append((section.title, content))
@@ -78,12 +84,14 @@ def _drawn(figure: Figure, path: Path) -> str:
 
 def document(done: Reproduction, found: list[Section]) -> str:
     """The same in Markdown, with links to the figures."""
-    lines = [f"# {TITLE}", "", lead(done), "", *_AGAIN, *_markdown_table(("verdict", "claims"), _counts(done.claims))]
+    lines = [f"# {TITLE}", "", lead(done), "", *_AGAIN, "", _WORDS, ""]
+    lines += _markdown_table(("verdict", "claims"), _counts(done.claims))
     for section in found:
         lines += [f"## {section.title}", "", section.text, ""]
-        lines += _markdown_table(("the paper", "here", "verdict"), [_claim_row(claim) for claim in section.claims])
+        lines += _markdown_table(("the paper", "here", "verdict"), [claim_row(claim) for claim in section.claims])
         for name, (caption, _) in section.figures.items():
             lines += [f"![{caption}]({_FIGURES}/{name}.png)", "", caption + ".", ""]
+        lines += [line for note in section.notes for line in (note, "")]
         for sheet in section.sheets:
             lines += [sheet.caption + ".", "", *_markdown_table(sheet.head, sheet.rows)]
     lines += [_footer(done), ""]
@@ -120,16 +128,21 @@ def _footer(done: Reproduction) -> str:
 def _counts(claims: list[Claim]) -> list[tuple[str, str]]:
     """How many of the paper's claims hold; our own questions are not counted."""
     papers = [claim for claim in claims if not claim.ours]
-    verdicts = [HOLDS, PARTLY, FAILS, *([NOT_JUDGED] if any(claim.verdict == NOT_JUDGED for claim in papers) else [])]
-    return [(verdict, str(sum(claim.verdict == verdict for claim in papers))) for verdict in verdicts]
+    counts = {
+        verdict: sum(claim.verdict == verdict for claim in papers)
+        for verdict in (HOLDS, PARTLY, FAILS, UNDECIDED, NOT_JUDGED)
+    }
+    always = (HOLDS, PARTLY, FAILS)
+    return [(verdict, str(count)) for verdict, count in counts.items() if count or verdict in always]
 
 
-def _claim_row(claim: Claim) -> tuple[str, str, str]:
+def claim_row(claim: Claim) -> tuple[str, str, str]:
+    """What the paper says, or a question of ours, marked; what was found; the verdict."""
     return ("(ours) " if claim.ours else "") + claim.paper, claim.finding, claim.verdict
 
 
 def _claims_table(claims: list[Claim]) -> str:
-    return page.table(("the paper", "here", "verdict"), [_claim_row(claim) for claim in claims], prose=True)
+    return page.table(("the paper", "here", "verdict"), [claim_row(claim) for claim in claims], prose=True)
 
 
 def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -156,8 +169,10 @@ def _race_csv(found: Found) -> str:
     steps = len(found.arrays["passes"])
     columns = {"step": np.arange(steps), **{name: found.arrays[name] for name in _COUNTS}}
     for name, values in found.arrays.items():
-        if values.ndim == 2 and len(values) == steps:
-            low, middle, high = np.quantile(values, (0.25, 0.5, 0.75), axis=1)
+        if values.ndim == 2:
+            # what is watched on the way is not seen in the step in which a run ends: those places stay empty
+            missing = np.full((3, steps - len(values)), np.nan)
+            low, middle, high = np.hstack([np.quantile(values, (0.25, 0.5, 0.75), axis=1), missing])
             columns |= {f"{name}_q25": low, f"{name}_median": middle, f"{name}_q75": high}
     return _csv(columns)
 
@@ -166,5 +181,6 @@ def _csv(columns: dict[str, Array]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows([f"{value:.6g}" for value in row] for row in zip(*columns.values(), strict=True))
+    rows = zip(*columns.values(), strict=True)
+    writer.writerows(["" if np.isnan(value) else f"{value:.6g}" for value in row] for row in rows)
     return text.getvalue()

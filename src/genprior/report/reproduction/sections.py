@@ -2,45 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from genprior.experiments.reproduce import compressive_sensing as sensing
 from genprior.experiments.reproduce import defence, denoising, plateau, tuning
-from genprior.experiments.reproduce.claims import Claim, share_of
+from genprior.experiments.reproduce.claims import Claim, percent, share_of
 from genprior.experiments.reproduce.defender import NORMS
-from genprior.experiments.reproduce.judging_defence import accuracy_curve
-from genprior.experiments.reproduce.methods import AUTO, EXACT, EXACT_ADAM, LABELS
+from genprior.experiments.reproduce.judging_defence import KINDS, accuracy_curve, known_accuracy
+from genprior.experiments.reproduce.methods import LABELS
+from genprior.experiments.reproduce.parts import Found
 from genprior.experiments.reproduce.run import EXPERIMENTS, Reproduction
 from genprior.report.reproduction import races, theory
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from genprior.report.reproduction.grids import chosen_sheet, projected_note
+from genprior.report.reproduction.layout import Section, Sheet, plain
 
 _NAMES = {"mnist": "Digits", "celeba": "Faces"}
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """A table."""
-
-    caption: str
-    head: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-
-
-@dataclass(frozen=True)
-class Section:
-    """One experiment."""
-
-    name: str
-    title: str
-    text: str
-    claims: list[Claim]
-    figures: dict[str, tuple[str, Figure]] = field(default_factory=dict)
-    """By file name: caption and figure."""
-    sheets: list[Sheet] = field(default_factory=list)
+_TIMES = (
+    'A is factorised before any clock starts. What that took is added for the methods that use it: as "once" in the '
+    "tables, and as a later start in the plots. Exact ADMM needs all of it. Linearized ADMM and projected gradient take "
+    "only nu_L from it, the largest eigenvalue of A^T A, which some products with A would give too; Auto asks for the same "
+    "number, though its steps do not need it here. Gradient descent and Adam, with the steps that tuning gave them, take "
+    "nothing."
+)
+_METRIC = (
+    "Auto starts from the metric E[DG^T DG] of the generator, which the bundled generators bring along: its passes are not "
+    "among those counted here. It was estimated once for each generator, when that was packed, from 256 points with one "
+    "forward and eight backward passes each. For a generator that brings none, Auto estimates it from 32 points at the "
+    "start of a run, and these passes count."
+)
 
 
 def sections(done: Reproduction) -> list[Section]:
@@ -69,22 +59,26 @@ def _sensing(done: Reproduction, claims: list[Claim]) -> Section:
         "iterations; Auto has no option. The iterate shown is the best so far by objective. Faces cost ten times as "
         f"much: {size.faces.steps} iterations instead of {size.digits.steps}, fewer fractions. The variant of exact ADMM "
         "with Adam's z step runs where digits have the main number of measurements only. Real pictures, which do not "
-        "lie in the range, stand apart: their objective cannot go to zero. Times are those of the iterations alone: A "
-        "is factorised before any clock starts, and what that takes is added in the tables for the methods that need it. "
-        "Why exact ADMM can be ahead: with a small penalty "
+        "lie in the range, stand apart: their objective cannot go to zero. Why exact ADMM can be ahead: with a small penalty "
         "its w step whitens the measurements, so that z moves as if A had orthogonal rows. Why the linearized one "
         "is behind: its w goes 1/(nu_L + rho) of the gradient at a time, and z follows w."
     )
     figures = {}
     for generator, one in (("mnist", size.digits), ("celeba", size.faces)):
         caption = (
-            f"{_NAMES[generator]} in the range, means (shaded: quartiles): objective and error against passes and time"
+            f"{_NAMES[generator]} in the range, means (shaded: quartiles): objective and error against passes and time; "
+            "the factorisation of A comes first, for the methods that use it"
         )
         figures[f"sensing-{generator}"] = (caption, races.draw_sensing(done, generator, one.main, "range"))
     figures["sensing-sweep"] = ("Digits in the range, against the number of measurements", races.draw_sweep(done))
-    caption = "Real digits, not in the range: means (shaded: quartiles)"
+    caption = (
+        "Real digits, not in the range: means (shaded: quartiles); the factorisation of A comes first, for the methods that "
+        "use it"
+    )
     figures["sensing-real"] = (caption, races.draw_sensing(done, "mnist", size.digits.main, "real"))
-    return Section(sensing.PREFIX, EXPERIMENTS[sensing.PREFIX].title, text, claims, figures, _sensing_sheets(done))
+    notes = tuple(note for note in (_TIMES, _METRIC, projected_note(done)) if note is not None)
+    title = EXPERIMENTS[sensing.PREFIX].title
+    return Section(sensing.PREFIX, title, text, claims, figures, _sensing_sheets(done), notes)
 
 
 def _sensing_sheets(done: Reproduction) -> list[Sheet]:
@@ -113,18 +107,17 @@ def _race_sheet(done: Reproduction, field_name: str, caption: str, names: tuple[
                 *(_spread(numbers[name]) for name in names),
                 str(numbers["steps"]),
                 f"{numbers['forwards']} + {numbers['backwards']}",
-                _clock(key, found.times),
-                _plain(numbers["solver"]),
+                _clock(key, found),
+                plain(numbers["solver"]),
             )
         )
     return Sheet(caption, ("method", *names, "iterations", "passes", "seconds", "setting"), rows)
 
 
-def _clock(key: str, times: dict[str, Any]) -> str:
-    """Seconds of the iterations, and what exact w steps need once before."""
-    once = times.get("preparation_seconds", 0.0)
-    factorised = key in (EXACT, EXACT_ADAM, AUTO) and once > 0
-    return f"{times['seconds']:.1f}" + (f" + {once:.2g} once" if factorised else "")
+def _clock(key: str, found: Found) -> str:
+    """Seconds of the iterations, and those that went by once before them."""
+    once = races.preparation(key, found)
+    return f"{found.times['seconds']:.1f}" + (f" + {once:.2g} once" if once > 0 else "")
 
 
 def _denoising(done: Reproduction, claims: list[Claim]) -> Section:
@@ -140,7 +133,11 @@ def _denoising(done: Reproduction, claims: list[Claim]) -> Section:
         "they move the picture; the paper's gradient step is as long as the steepest allows, Adam's evens them out."
     )
     figures = {
-        "denoising": ("Mean error of the best iterate by objective, at each iteration", races.draw_denoising(done)),
+        "denoising": (
+            "Mean error of the best iterate by objective, at each iteration; the plots end at "
+            f"{races.LEAST_ERROR:g}, what lies below is in the tables",
+            races.draw_denoising(done),
+        ),
         "denoising-duals": ("l_inf runs: w differs from y, duals are bounded", races.draw_duals(done)),
     }
     sheets = [
@@ -163,16 +160,16 @@ def _defence(done: Reproduction, claims: list[Claim]) -> Section:
         f"iterations, step {attack['step']:g}, size {attack['size']:g}) on the bundled convolutional classifier: "
         f"accuracy {attack['clean_accuracy']:.1%} clean, {attack['attacked_accuracy']:.1%} attacked. Gradient "
         f"descent and Adam project in l2 ({size.descent_steps} iterations), the ADMMs and Auto in l_inf "
-        f"({size.admm_steps}); one start each. Methods that are not the paper's, and clean pictures: "
-        f"{size.ours_pictures} digits. Attacks that know the defence: BPDA (straight-through, {size.bpda_steps} "
-        f"steps, {size.bpda_pictures} digits), and a search of the latent space ({size.latent_steps} steps, "
+        f"({size.admm_steps}); one start each, where genprior defend takes the best of four. Methods that are not the "
+        f"paper's, and clean pictures: {size.ours_pictures} digits. Attacks that know the defence: BPDA (straight-through, "
+        f"{size.bpda_steps} steps, {size.bpda_pictures} digits), and a search of the latent space ({size.latent_steps} steps, "
         f"{size.latent_pictures} digits, {len(defence.LATENT_WEIGHTS)} weights, two starts; what fools the defence is "
         "kept); BPDA starts a second time from there, where the first start failed. "
         "Projection on the range of a generator is no proven defence."
     )
     figures = {
         "defence": ("Test error on attacked digits", theory.draw_defence(done)),
-        "defence-known": ("Accuracy of the defended classifier", theory.draw_known(done)),
+        "defence-known": ("Accuracy of the defended classifier, one start", theory.draw_known(done)),
     }
     return Section(defence.PREFIX, EXPERIMENTS[defence.PREFIX].title, text, claims, figures, [_defence_sheet(done)])
 
@@ -181,7 +178,7 @@ def _defence_sheet(done: Reproduction) -> Sheet:
     rows = []
     for key in theory.defence_keys(done):
         curve = accuracy_curve(done.setting, done.parts, key)
-        known = [done.parts.get(f"{defence.PREFIX}.{kind}.{key}") for kind in ("bpda", "latent")]
+        known = [done.parts.get(f"{defence.PREFIX}.{kind}.{key}") for kind in KINDS]
         pictures = sum(stop - start for start, stop in defence.chunks(done.setting, key))
         clean = done.parts.get(f"{defence.PREFIX}.clean.{key}")
         rows.append(
@@ -190,18 +187,23 @@ def _defence_sheet(done: Reproduction) -> Sheet:
                 NORMS[key].replace("linf", "l_inf"),
                 share_of(curve["accuracy"][-1], pictures),
                 "-" if clean is None else share_of(clean.numbers["accuracy"], clean.numbers["pictures"]),
-                *("-" if one is None else _known(one.numbers) for one in known),
+                *("-" if one is None else _known(one) for one in known),
                 str(pictures),
                 f"{1e3 * curve['seconds'][-1] / pictures:.0f}",
-                _plain(done.parts[f"{defence.PREFIX}.run.{key}.0"].numbers["solver"]),
+                plain(done.parts[f"{defence.PREFIX}.run.{key}.0"].numbers["solver"]),
             )
         )
-    head = ("defence", "norm", "attacked", "clean", "BPDA", "latent", "attacked digits", "ms per digit", "setting")
-    return Sheet("Accuracy of the defended classifier, with 95% intervals", head, rows)
+    attacks = ("attacked", "clean", "BPDA, both its starts", "latent")
+    head = ("defence", "norm", *attacks, "attacked digits", "ms per digit", "setting")
+    return Sheet("Accuracy of the defended classifier, projected from one start, with 95% intervals", head, rows)
 
 
-def _known(numbers: dict[str, Any]) -> str:
-    return f"{share_of(numbers['defended_accuracy'], numbers['pictures'])}, n = {numbers['pictures']}"
+def _known(part: Found) -> str:
+    """With BPDA's first start alone besides."""
+    numbers, found = part.numbers, known_accuracy(part)
+    first = numbers["defended_accuracy"]
+    alone = f" (first start alone: {percent(first)})" if "defended_accuracy_both_starts" in numbers else ""
+    return f"{share_of(found, numbers['pictures'])}, n = {numbers['pictures']}{alone}"
 
 
 def _tuning(done: Reproduction, claims: list[Claim]) -> Section:
@@ -213,36 +215,7 @@ def _tuning(done: Reproduction, claims: list[Claim]) -> Section:
         "settings each, as gradient descent in the race. The last iterate counts; the best one so far is shown besides."
     )
     figures = {"tuning": ("Average objective against the step", races.draw_tuning(done))}
-    return Section(tuning.PREFIX, EXPERIMENTS[tuning.PREFIX].title, text, claims, figures, [_chosen_sheet(done)])
-
-
-def _chosen_sheet(done: Reproduction) -> Sheet:
-    """What every tuned method chose on every problem, and whether a better setting may lie beyond its grid."""
-    rows = []
-    for name, found in done.parts.items():
-        problem, is_tuning, key = name.partition(".tune.")
-        if is_tuning:
-            numbers = found.numbers
-            edges = ", ".join(numbers["edges"])
-            rows.append(
-                (
-                    problem,
-                    LABELS[key],
-                    str(len(numbers["scores"])),
-                    f"{min(numbers['scores']):.3g}",
-                    _plain(numbers["solvers"][numbers["chosen"]]),
-                    f"{edges} at the edge" if edges else "inside",
-                )
-            )
-    head = (
-        "problem",
-        "method",
-        "settings",
-        "best mean objective",
-        "chosen (for the tuning's iterations)",
-        "in its grid",
-    )
-    return Sheet("All methods, equal budget", head, rows)
+    return Section(tuning.PREFIX, EXPERIMENTS[tuning.PREFIX].title, text, claims, figures, [chosen_sheet(done)])
 
 
 def _plateau(done: Reproduction, claims: list[Claim]) -> Section:
@@ -260,8 +233,3 @@ def _plateau(done: Reproduction, claims: list[Claim]) -> Section:
 def _spread(numbers: dict[str, Any]) -> str:
     cells = ["-" if numbers[name] is None else f"{numbers[name]:.3g}" for name in ("mean", "median", "q25", "q75")]
     return f"{cells[0]}; {cells[1]} ({cells[2]} to {cells[3]})"
-
-
-def _plain(solver: str) -> str:
-    """A solver's settings without module names and defaults that say nothing."""
-    return solver.replace("w_step=Exact(inner=None), ", "").replace("w_step=Exact(), ", "")

@@ -8,7 +8,7 @@ import numpy as np
 
 from genprior.experiments.reproduce import defence, plateau
 from genprior.experiments.reproduce.defender import NORMS
-from genprior.experiments.reproduce.judging_defence import accuracy_curve
+from genprior.experiments.reproduce.judging_defence import KINDS, accuracy_curve, known_accuracy
 from genprior.experiments.reproduce.methods import LABELS
 from genprior.experiments.reproduce.run import Reproduction
 from genprior.report.reproduction.style import common_legend, draw, figure, finish
@@ -48,7 +48,7 @@ def draw_known(done: Reproduction) -> Figure:
     """Accuracy of each defence: clean, under the plain attack, under attacks that know it."""
     keys = defence_keys(done)
     made, plots = figure(10.5, 4.2)
-    groups = ("clean", "plain attack", "BPDA", "latent attack")
+    groups = ("clean", "plain attack", "BPDA, both its starts", "latent attack")
     hatches, greys = ("", "//", "..", "xx"), ("#dddddd", "#bbbbbb", "#888888", "#555555")
     for number, (group, hatch, grey) in enumerate(zip(groups, hatches, greys, strict=True)):
         values = [_accuracies(done, key)[number] for key in keys]
@@ -79,11 +79,11 @@ def _accuracies(done: Reproduction, key: str) -> list[float | None]:
     parts = done.parts
     clean = parts.get(f"{defence.PREFIX}.clean.{key}")
     plain = accuracy_curve(done.setting, parts, key)["accuracy"][-1]
-    known = [parts.get(f"{defence.PREFIX}.{kind}.{key}") for kind in ("bpda", "latent")]
+    known = [parts.get(f"{defence.PREFIX}.{kind}.{key}") for kind in KINDS]
     return [
         None if clean is None else clean.numbers["accuracy"],
         plain,
-        *(None if one is None else one.numbers["defended_accuracy"] for one in known),
+        *(None if one is None else known_accuracy(one) for one in known),
     ]
 
 
