@@ -1,0 +1,74 @@
+"""What a smooth convex loss is, and the one that is zero."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+
+class Loss(ABC):
+    """A convex loss with Lipschitz gradient, evaluated for each item of a batch."""
+
+    batch: int | None = None
+
+    @abstractmethod
+    def evaluate(self, w: Tensor) -> tuple[Tensor, Tensor]:
+        """Value per item, and what :meth:`gradient` needs besides ``w``."""
+
+    @abstractmethod
+    def gradient(self, w: Tensor, residual: Tensor) -> Tensor:
+        """Gradient at ``w``, given the residual that :meth:`evaluate` returned for the same ``w``."""
+
+    @abstractmethod
+    def curvature(self, w: Tensor) -> tuple[Tensor, Tensor]:
+        """``(mu, nu)`` per item: strong convexity and smoothness constants (at ``w`` where they are only local)."""
+
+    @abstractmethod
+    def rows(self, index: Tensor) -> Loss:
+        """The loss of the selected items."""
+
+    @abstractmethod
+    def check(self, signal_shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> None:
+        """Raise a clear error if signals of this shape, device and dtype do not fit."""
+
+    def bound(self, signal_shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Loss:
+        """The loss for signals of this shape, device and dtype; itself where it knows them anyway."""
+        return self
+
+    def __call__(self, w: Tensor) -> Tensor:
+        """Value per item."""
+        return self.evaluate(w)[0]
+
+    def relative_residual(self, value: Tensor) -> Tensor | None:
+        """``|A w - y| / |y|`` per item from the loss's value, where the loss is the square of a residual; else None."""
+        return None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class NoLoss(Loss):
+    """``L = 0``: the problem is all in R and H."""
+
+    def evaluate(self, w: Tensor) -> tuple[Tensor, Tensor]:
+        """Zero per item."""
+        zero = w.new_zeros(w.shape[0])
+        return zero, zero
+
+    def gradient(self, w: Tensor, residual: Tensor) -> Tensor:
+        """Zero."""
+        return torch.zeros_like(w)
+
+    def curvature(self, w: Tensor) -> tuple[Tensor, Tensor]:
+        """No curvature."""
+        zero = w.new_zeros(w.shape[0])
+        return zero, zero
+
+    def rows(self, index: Tensor) -> Loss:
+        """Itself."""
+        return self
+
+    def check(self, signal_shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> None:
+        """Everything fits."""
