@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 
+import genprior as gp
 from genprior import cli
 from genprior.experiments.race import contenders, outcome, problems, run
 from genprior.networks.bundled import load_generator
@@ -23,13 +24,17 @@ def curve(name, times, values, budget=10.0):
     return outcome.Run(name, budget, torch.tensor(times), 2 * torch.arange(len(times)), measure, measure)
 
 
+def field(runs):
+    return dict.fromkeys(runs, outcome.Entrant(gp.Auto()))
+
+
 def test_times_passes_and_speedups():
     runs = {
         "Adam": [curve("Adam", [0.0, 4.0, 8.0], [1.0, 0.04, 0.009])],
         "L-BFGS": [curve("L-BFGS", [0.0, 3.0, 9.0], [1.0, 0.03, 0.02])],
         "Auto": [curve("Auto", [0.0, 1.0, 2.0], [1.0, 0.04, 0.005])],
     }
-    found = outcome.outcome_of(entry(), runs, dict.fromkeys(runs, "?"), 1.0)
+    found = outcome.outcome_of(entry(), runs, field(runs), 1.0)
     assert found.of("Auto").seconds == (1.0, 2.0) and found.of("Auto").passes == (2.0, 4.0)
     assert found.of("L-BFGS").seconds == (3.0, None)
     assert found.speedups == (3.0, 4.0) and found.kinds == ("=", "=")
@@ -41,10 +46,10 @@ def test_a_baseline_that_never_arrives_counts_with_its_budget():
         "Adam": [curve("Adam", [0.0, 9.0], [1.0, 0.5], budget=12.0)],
         "Auto": [curve("Auto", [0.0, 3.0], [1.0, 0.005])],
     }
-    found = outcome.outcome_of(entry(), runs, dict.fromkeys(runs, "?"), 1.0)
+    found = outcome.outcome_of(entry(), runs, field(runs), 1.0)
     assert found.speedups == (4.0, 4.0) and found.kinds == (">=", ">=")
     runs["Auto"] = [curve("Auto", [0.0, 3.0], [1.0, 0.5])]
-    assert outcome.outcome_of(entry(), runs, dict.fromkeys(runs, "?"), 1.0).speedups == (None, None)
+    assert outcome.outcome_of(entry(), runs, field(runs), 1.0).speedups == (None, None)
 
 
 def test_a_target_that_only_auto_misses_counts_against_it():
@@ -52,7 +57,7 @@ def test_a_target_that_only_auto_misses_counts_against_it():
         "Adam": [curve("Adam", [0.0, 5.0], [1.0, 0.005], budget=12.0)],
         "Auto": [curve("Auto", [0.0, 3.0], [1.0, 0.04], budget=20.0)],
     }
-    found = outcome.outcome_of(entry(), runs, dict.fromkeys(runs, "?"), 1.0)
+    found = outcome.outcome_of(entry(), runs, field(runs), 1.0)
     assert found.speedups == (pytest.approx(5 / 3), 0.25) and found.kinds == ("=", "<=")
 
 
@@ -61,7 +66,7 @@ def test_noisy_problems_are_judged_by_the_best_objective_of_anybody():
         "Adam": [curve("Adam", [0.0, 5.0], [9.0, 2.3])],
         "Auto": [curve("Auto", [0.0, 2.0, 4.0], [9.0, 2.3, 2.0]), curve("Auto", [0.0, 2.0, 6.0], [9.0, 2.2, 2.0])],
     }
-    found = outcome.outcome_of(entry(noisy=True), runs, dict.fromkeys(runs, "?"), 1.0)
+    found = outcome.outcome_of(entry(noisy=True), runs, field(runs), 1.0)
     assert found.of("Auto").seconds == (2.0, 4.0), "lower medians over the rounds"
     assert found.of("Adam").seconds == (5.0, None)
     assert found.of("Adam").final == pytest.approx(1.15)
@@ -79,7 +84,7 @@ def test_the_truth_nearly_solves_every_problem(key):
 
 
 def test_a_tiny_race(tmp_path, monkeypatch, capsys):
-    tiny = run.Budget(2, 2, 0.05, 0.2, 0.3)
+    tiny = run.Budget(2, 2, 0.02, 0.05, 0.3, 0.2)
     monkeypatch.setattr(run, "QUICK", {"mnist": tiny, "celeba": tiny})
     assert cli.main(["bench", "race", "--problems", "ac", "--quick", "--json", "--out", str(tmp_path)]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -101,10 +106,31 @@ def test_unknown_problems_are_refused(capsys):
 def test_tuning_takes_the_setting_with_the_lowest_objective():
     generator = load_generator("mnist")
     practice = problems.instance(problems.ENTRIES[0], generator, 2, seed=1)
-    budget = run.Budget(2, 2, 0.3, 0.3, 0.3)
+    budget = run.Budget(2, 2, 0.1, 0.2, 0.3, 0.3)
     best = run._tuned(practice, budget, False, lambda text: None)
     assert list(best) == list(contenders.grids())
-    assert best["gradient descent"] != contenders.grids()["gradient descent"][1], "a step of 0.001 goes nowhere"
+    assert best["gradient descent"].solver != contenders.grids()["gradient descent"][1], "a step of 0.001 goes nowhere"
+
+
+def test_a_setting_at_the_edge_of_its_grid_is_told():
+    found = contenders.grids()
+    told = {name: [contenders.at_edge(choice, choices) for choice in choices] for name, choices in found.items()}
+    assert told["gradient descent"] == [False, True, *[False] * 9, True], "the default has no step of its own"
+    assert told["Adam"] == [True, *[False] * 5, True]
+    assert told["projected gradient"] == [True, True, True, True, False, True, True, True, True], "inner and step"
+
+
+def test_later_rounds_are_for_those_that_speed_ups_depend_on():
+    runs = {
+        "Adam": [curve("Adam", [0.0, 2.0, 8.0], [1.0, 0.04, 0.02])],
+        "L-BFGS": [curve("L-BFGS", [0.0, 3.0, 9.0], [1.0, 0.03, 0.009])],
+        "momentum": [curve("momentum", [0.0, 3.0, 9.0], [1.0, 0.5, 0.2])],
+        "Auto": [curve("Auto", [0.0, 1.0, 2.0], [1.0, 0.04, 0.005])],
+        "ExactADMM": [curve("ExactADMM", [0.0, 1.0, 2.0], [1.0, 0.04, 0.005])],
+    }
+    assert outcome.outcome_of(entry(), runs, field(runs), 1.0).leaders() == ["Adam", "L-BFGS"]
+    del runs["L-BFGS"]
+    assert outcome.outcome_of(entry(), runs, field(runs), 1.0).leaders() == ["Adam"], "nearest, where none arrived"
 
 
 def test_numbers_are_plain():

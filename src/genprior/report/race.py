@@ -100,7 +100,7 @@ def _problem(problem: ProblemOutcome) -> dict[str, object]:
         "generator": problem.generator,
         "measure": "objective over the best found" if problem.noisy else "relative error",
         "targets": EXCESSES if problem.noisy else ERRORS,
-        "tuning_seconds_per_setting": problem.tuning_seconds,
+        "tuning_seconds": problem.tuning_seconds,
         "speedup": problem.speedups,
         "speedup_kind": problem.kinds,
         "solvers": [vars(standing) for standing in problem.standings],

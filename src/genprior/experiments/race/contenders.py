@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import fields
 
 from genprior.solvers import (
     LBFGS,
@@ -22,8 +23,11 @@ OURS: dict[str, Callable[[], Solver]] = {
     "LinearizedADMM": LinearizedADMM,
 }
 
-_STEPS = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3)
-_ADAM = (0.02, 0.05, 0.1, 0.2)
+_STEPS = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+_ADAM = (0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.7)
+_MEMORIES = (5, 10, 20, 40, 80)
+_FEWEST = 3
+"""Values of a number from which on its grid has an edge."""
 
 
 def grids(*, quick: bool = False) -> dict[str, list[Solver]]:
@@ -35,12 +39,33 @@ def grids(*, quick: bool = False) -> dict[str, list[Solver]]:
         "gradient descent": [GradientDescent(), *(GradientDescent(step) for step in _STEPS)],
         "momentum": [
             GradientDescent(momentum=0.9),
-            *(GradientDescent(step, momentum=0.9) for step in _STEPS),
+            *(GradientDescent(step, momentum=0.9) for step in _STEPS[:-2]),
         ],
         "Adam": [Adam(step) for step in _ADAM],
-        "L-BFGS": [LBFGS(memory) for memory in (10, 20, 40)],
+        "L-BFGS": [LBFGS(memory) for memory in _MEMORIES],
         "projected gradient": [
-            ProjectedGradient(inner=inner, z_step=z_steps.Adam(step)) for inner in (5, 20) for step in (0.05, 0.1)
+            ProjectedGradient(inner=inner, z_step=z_steps.Adam(step))
+            for inner in (1, 5, 20)
+            for step in (0.05, 0.1, 0.2)
         ],
     }
     return {name: choices[:: max(1, len(choices) // 2)][:2] for name, choices in found.items()} if quick else found
+
+
+def at_edge(chosen: Solver, choices: list[Solver]) -> bool:
+    """Whether a number of the chosen setting is the least or the largest of its grid: a wider one might do better."""
+    for name, value in _numbers(chosen):
+        tried = {other for choice in choices for key, other in _numbers(choice) if key == name}
+        if len(tried) >= _FEWEST and value in (min(tried), max(tried)):
+            return True
+    return False
+
+
+def _numbers(setting: object) -> Iterator[tuple[str, float]]:
+    """The numbers of a solver and of its z step, by name."""
+    for field in fields(setting):  # type: ignore[arg-type]
+        value = getattr(setting, field.name)
+        if isinstance(value, int | float):
+            yield field.name, value
+        elif isinstance(value, z_steps.ZStep):
+            yield from ((f"{field.name}.{name}", number) for name, number in _numbers(value))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from genprior.experiments.race.contenders import OURS
 from genprior.experiments.race.problems import Entry
+from genprior.solvers import Solver
 
 ERRORS = (0.05, 0.01)
 """Targets where the data are exact: median relative error."""
@@ -32,11 +33,22 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Entrant:
+    """A solver as it runs, and whether its setting lies at the edge of the grid that it was chosen from."""
+
+    solver: Solver
+    edge: bool = False
+
+
+@dataclass(frozen=True)
 class Standing:
     """One solver on one problem; None where a target was reached in fewer than half of the rounds."""
 
     solver: str
     settings: str
+    edge: bool
+    """Whether the setting lies at the edge of the grid that it was chosen from."""
+    rounds: int
     budget_seconds: float
     seconds: tuple[float | None, float | None]
     """To the loose and to the tight target."""
@@ -68,6 +80,13 @@ class ProblemOutcome:
         """One solver's standing."""
         return next(standing for standing in self.standings if standing.solver == solver)
 
+    def leaders(self) -> list[str]:
+        """The baselines that came first to a target, or nearest to it where none arrived: those that speed-ups depend on."""
+        others = [standing for standing in self.standings if standing.solver not in OURS]
+        loose = min(others, key=lambda standing: (_late(standing.seconds[0]), standing.final))
+        tight = min(others, key=lambda standing: (_late(standing.seconds[1]), standing.final))
+        return list(dict.fromkeys((loose.solver, tight.solver)))
+
 
 def first_time(times: Tensor, measure: Tensor, target: float) -> float | None:
     """When the median over the pictures first was at most the target."""
@@ -76,7 +95,7 @@ def first_time(times: Tensor, measure: Tensor, target: float) -> float | None:
 
 
 def outcome_of(
-    entry: Entry, runs: dict[str, list[Run]], settings: dict[str, str], tuning_seconds: float
+    entry: Entry, runs: dict[str, list[Run]], field: dict[str, Entrant], tuning_seconds: float
 ) -> ProblemOutcome:
     """Put the rounds of all solvers on one problem together."""
     best = torch.stack([run.objectives[-1] for rounds in runs.values() for run in rounds]).amin(dim=0)
@@ -93,7 +112,9 @@ def outcome_of(
         standings.append(
             Standing(
                 solver=name,
-                settings=settings[name],
+                settings=repr(field[name].solver),
+                edge=field[name].edge,
+                rounds=len(rounds),
                 budget_seconds=min(run.budget for run in rounds),
                 seconds=(times[0], times[1]),
                 passes=(passes[0], passes[1]),
@@ -117,8 +138,12 @@ def outcome_of(
 
 def _middle(values: list[float | None]) -> float | None:
     """The lower median, where never counts as infinitely late: reached in half of the rounds is reached."""
-    middle = statistics.median_low(math.inf if value is None else value for value in values)
+    middle = statistics.median_low(_late(value) for value in values)
     return middle if math.isfinite(middle) else None
+
+
+def _late(value: float | None) -> float:
+    return math.inf if value is None else value
 
 
 def _speedup(standings: list[Standing], number: int) -> tuple[float | None, str]:
