@@ -40,7 +40,7 @@ from genprior.experiments.reproduce.judging_races import (
 )
 from genprior.experiments.reproduce.methods import denoising_methods, grid, sensing_methods
 from genprior.experiments.reproduce.parts import Found, unique
-from genprior.experiments.reproduce.run import settings_of
+from genprior.experiments.reproduce.run import code_of, settings_of
 from genprior.experiments.reproduce.sizes import FULL, QUICK
 from genprior.experiments.reproduce.tuning import watched
 from genprior.generators.examples import soft_discs
@@ -524,3 +524,15 @@ def test_real_faces_come_from_the_person_and_practice_ones_are_others(tmp_path):
     assert any(".celeba.real." in part.name for part in sensing.parts(setting))
     with pytest.raises(ValueError, match="holds 4 pictures, expected at least 6"):
         sensing.contest(setting, "celeba", 10, "real", 3, True)
+
+
+def test_parts_of_another_code_do_not_belong_together(tmp_path):
+    for name in ("solvers/auto.py", "report/page.py", "experiments/reproduce/judging_races.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x = 1")
+    before = code_of(tmp_path)
+    (tmp_path / "report/page.py").write_text("x = 2")
+    (tmp_path / "experiments/reproduce/judging_races.py").write_text("x = 2")
+    assert code_of(tmp_path) == before, "what only judges or shows may change"
+    (tmp_path / "solvers/auto.py").write_text("x = 2")
+    assert code_of(tmp_path) != before

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+import genprior
 from genprior import _validate
 from genprior.experiments.reproduce import compressive_sensing, defence, denoising, plateau, tuning
 from genprior.experiments.reproduce.claims import Claim, Results
@@ -25,6 +26,17 @@ from genprior.experiments.reproduce.methods import denoising_methods, sensing_me
 from genprior.experiments.reproduce.parts import Found, Part, Progress, Store, run_parts, unique
 from genprior.experiments.reproduce.sizes import SIZES
 from genprior.networks.bundled import bundled_path
+
+_SHOWING = (
+    "app/",
+    "bridges/",
+    "cli/",
+    "report/",
+    "experiments/race/",
+    "experiments/reproduce/claims.py",
+    "experiments/reproduce/judging_",
+)
+"""Files of the package, by how their names begin, on which no number of a part depends."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +130,7 @@ def settings_of(setting: Setting) -> dict[str, Any]:
     """What must be the same for parts to belong together."""
     return {
         "genprior": version("genprior"),
+        "code": code_of(Path(genprior.__file__).parent),
         "size": setting.size.name,
         "seed": setting.seed,
         "device": setting.device,
@@ -131,6 +144,13 @@ def settings_of(setting: Setting) -> dict[str, Any]:
             for name, role in (("mnist", "generator"), ("celeba", "generator"), ("mnist", "classifier"))
         },
     }
+
+
+def code_of(package: Path) -> str:
+    """What computes, as it stands: parts by different code do not belong together. What only judges or shows may change."""
+    files = {path.relative_to(package).as_posix(): path for path in package.rglob("*.py")}
+    computing = sorted(name for name in files if not name.startswith(_SHOWING))
+    return _fingerprint(b"".join(name.encode() + files[name].read_bytes() for name in computing))
 
 
 def _methods(setting: Setting) -> list[object]:
