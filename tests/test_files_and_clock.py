@@ -4,9 +4,10 @@ import errno
 import os
 
 import pytest
+import torch
 
 from genprior import _clock
-from genprior._clock import Clock
+from genprior._clock import Clock, queue_of
 from genprior._files import write_atomically, write_text
 
 
@@ -119,3 +120,22 @@ def test_clock_starts_where_a_stored_run_ended(now):
     clock = Clock(40.0)
     now[0] += 2
     assert clock.seconds == 42
+
+
+def test_a_stopping_clock_waits_for_what_has_been_begun(now):
+    def finish():
+        now[0] += 7
+
+    clock = Clock(settle=finish)
+    with clock.stopped():
+        assert clock.seconds == 0, "nobody reads"
+    with clock.stopped(settle=True):
+        assert clock.seconds == 7, "what was begun before belongs to the computing"
+        with clock.stopped(settle=True):
+            assert clock.seconds == 7, "it waits once"
+
+
+def test_only_devices_with_a_queue_are_waited_for():
+    assert queue_of(torch.device("cpu")) is None
+    assert callable(queue_of(torch.device("cuda")))
+    assert queue_of(torch.device("mps")) is torch.mps.synchronize

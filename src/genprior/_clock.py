@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+import torch
 
 
 class Clock:
-    """Counts the seconds of computing; what happens inside ``with clock.stopped():`` does not count."""
+    """Counts the seconds of computing; what happens inside ``with clock.stopped():`` does not count.
 
-    def __init__(self, seconds: float = 0.0) -> None:
+    ``settle`` waits for what has been begun and is not done.
+    """
+
+    def __init__(self, seconds: float = 0.0, settle: Callable[[], object] | None = None) -> None:
+        self._settle = settle
         self._before = seconds
         self._since: float | None = time.perf_counter()
 
@@ -20,13 +26,22 @@ class Clock:
         return self._before if self._since is None else self._before + time.perf_counter() - self._since
 
     @contextmanager
-    def stopped(self) -> Iterator[None]:
-        """Stop while the block runs; blocks may be nested."""
+    def stopped(self, *, settle: bool = False) -> Iterator[None]:
+        """Stop while the block runs, if wanted after what has been begun is done; blocks may be nested."""
         if self._since is None:
             yield
             return
+        if settle and self._settle is not None:
+            self._settle()
         self._before, self._since = self.seconds, None
         try:
             yield
         finally:
             self._since = time.perf_counter()
+
+
+def queue_of(device: torch.device) -> Callable[[], object] | None:
+    """What waits until a device has done all it was given; None for the CPU, which does everything at once."""
+    if device.type == "cuda":
+        return lambda: torch.cuda.synchronize(device)
+    return torch.mps.synchronize if device.type == "mps" else None

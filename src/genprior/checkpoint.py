@@ -24,7 +24,9 @@ from genprior.generators.alias import all_parts
 from genprior.operators import Operator
 
 _KIND = "genprior-checkpoint-"
-_FORMAT = f"{_KIND}2"
+_FORMAT = f"{_KIND}3"
+_DATA = (bool, int, float, complex, str, bytes, tuple, np.ndarray, Tensor)
+"""What a function may read from its module, told apart by value."""
 _MODULE_NAMES = frozenset(vars(nn.Module()))
 _LEARNED = {"forwards", "backwards", "no_jacobian"}
 """Of a generator: what a run changes."""
@@ -184,7 +186,9 @@ def _numbers(module: nn.Module) -> list[tuple[str, Tensor]]:
 @_content.register
 def _(value: FunctionType) -> list[Any]:
     cells = [cell.cell_contents for cell in value.__closure__ or ()]
-    return [value.__module__, value.__qualname__, value.__code__, value.__defaults__, value.__kwdefaults__, cells]
+    names = [name for name in value.__code__.co_names if isinstance(value.__globals__.get(name), _DATA)]
+    data = [(name, value.__globals__[name]) for name in names]  # of its module, which it may use
+    return [value.__module__, value.__qualname__, value.__code__, value.__defaults__, value.__kwdefaults__, cells, data]
 
 
 @_content.register

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from genprior import _batch, _tree
-from genprior._clock import Clock
+from genprior._clock import Clock, queue_of
 from genprior.history import Recorder
 from genprior.problem import Problem
 from genprior.progress import ProgressBar
@@ -68,7 +68,7 @@ class Chunk:
         self.generator = problem.generator
         self.recorder = Recorder(len(starts), records, options.check_every)
         self.step, self.base_forwards, self.base_backwards = 0, self.generator.forwards, self.generator.backwards
-        self.clock = Clock()
+        self.clock = self._started_at(0.0)
         self.rows = Rows.open(problem, self.solver, starts)
         if not bool(torch.isfinite(_batch.flat(self.rows.state.x)).all(dim=1).any()):
             raise ValueError(
@@ -102,14 +102,23 @@ class Chunk:
         view = self._view()
         verdict = self.options.stop.verdict(view)
         due = self.step % self.options.check_every == 0 or self._survivors() is not None
-        stops = bool(verdict) if isinstance(verdict, int) else bool(verdict.any())
-        check = due or stops
-        if check:
+        if isinstance(verdict, int):
+            due = due or bool(verdict)
+        elif not due and bool(verdict.any()):
+            self._part(verdict)
+        if due:
             self._check(verdict)
-        with self.clock.stopped():
+        with self.clock.stopped(settle=self._is_read()):
             if len(self.rows):
-                self._record(measured=check)
+                self._record(measured=due)
             return self._outside()
+
+    def _part(self, codes: Tensor) -> None:
+        """Retire the rows that a stop rule ends between two checks; the others are left as they were, as if alone."""
+        others = self.rows
+        self.rows = self.rows.measured(self.problem, self.solver, self.step)
+        done = self.rows.converged(self.options.tolerance) & ~self.rows.broken(self.solver)
+        self._retire(torch.where(done & (codes != 0), int(Status.CONVERGED), codes), others)
 
     def _check(self, verdict: int | Tensor) -> None:
         """Roll back what broke, retire what is done."""
@@ -117,14 +126,15 @@ class Chunk:
         broken = self.rows.broken(self.solver)
         hopeless = broken & (self.rows.rollbacks >= _MOST_ROLLBACKS)
         codes = torch.zeros_like(self.rows.index) + verdict
-        codes[self.rows.stalled(self.step, self.options.patience) & (codes == 0)] = int(Status.STALLED)
+        stalled = self.rows.stalled(self.step, self.options.patience) & ~broken
+        codes[stalled & (codes == 0)] = int(Status.STALLED)
         codes[self.rows.converged(self.options.tolerance) & ~broken] = int(Status.CONVERGED)
         codes[hopeless] = int(Status.DIVERGED)
         codes[self._culled() & (codes == 0)] = int(Status.CULLED)
         mend = broken & (codes == 0)
         if bool(mend.any()):
-            self.rows = self.rows.rolled_back(self.problem, self.solver, mend)
-        self._retire(codes)
+            self.rows = self.rows.rolled_back(self.problem, self.solver, mend, self.step)
+        self._retire(codes, self.rows)
 
     def _culled(self) -> Tensor:
         """Rows given up at steps c, 2c, 4c, ... in favour of better restarts of the same item."""
@@ -140,8 +150,8 @@ class Chunk:
             return None
         return max(1, self.options.restarts >> rounds.bit_length())
 
-    def _retire(self, codes: Tensor) -> None:
-        """Rows with a code leave the batch; the rest is compacted."""
+    def _retire(self, codes: Tensor, others: Rows) -> None:
+        """Rows with a code leave the batch; the rest of ``others`` is compacted."""
         leaving = codes.nonzero()[:, 0]
         if len(leaving) == 0:
             return
@@ -151,14 +161,19 @@ class Chunk:
         ended = Outcome.of(parting, codes[leaving], self.step)
         self.outcome = _tree.put(self.outcome, parting.index, ended)
         staying = (codes == 0).nonzero()[:, 0]
-        self.rows = _tree.take(self.rows, staying)
-        if len(staying):
-            self.problem = self.problem.rows(staying)
+        rows, problem = _tree.take(others, staying), self.problem.rows(staying) if len(staying) else self.problem
+        self.rows, self.problem = rows, problem
 
-    def interrupt(self) -> bool:
+    def end(self) -> bool:
+        """Every row ends where it stood when the run was stored, or at its start. True: the run was interrupted."""
+        self._resume()
+        return self._interrupt()
+
+    def _interrupt(self) -> bool:
         """Every row ends as it stands."""
-        self.rows = self.rows.measured(self.problem, self.solver, self.step)
-        self._retire(torch.full_like(self.rows.index, int(Status.INTERRUPTED)))
+        if len(self.rows):
+            self.rows = self.rows.measured(self.problem, self.solver, self.step)
+            self._retire(torch.full_like(self.rows.index, int(Status.INTERRUPTED)), self.rows)
         return True
 
     def _stored_interrupt(self) -> bool:
@@ -168,7 +183,7 @@ class Chunk:
                 self.around.keeper.write(self.around.done, self)
             except OSError as problem:
                 warnings.warn(f"the checkpoint could not be written ({problem}); it is as it was before", stacklevel=2)
-        return self.interrupt()
+        return self._interrupt()
 
     # -- storage ---------------------------------------------------------------------------------------------------
 
@@ -192,8 +207,15 @@ class Chunk:
         self.outcome = _tree.unpack(self.outcome, tensors, "outcome")
         start = "history."
         self.recorder.restore({n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)})
-        self.step, self.clock = meta["step"], Clock(meta["seconds"])
+        self.step, self.clock = meta["step"], self._started_at(meta["seconds"])
         self._count_from(meta["forwards"], meta["backwards"])
+
+    def _started_at(self, seconds: float) -> Clock:
+        return Clock(seconds, queue_of(self.generator.device))
+
+    def _is_read(self) -> bool:
+        """Whether somebody reads results after this step, and waits for the device: that work is the solver's."""
+        return bool(self.options.callbacks) or self.around.bar.due() or self.around.keeper.due(self.step)
 
     def _count_from(self, forwards: int, backwards: int) -> None:
         """Count passes on from these numbers."""

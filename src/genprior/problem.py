@@ -171,6 +171,11 @@ class Problem:
                 f"{name} gives a value of shape {tuple(values.shape)} for {count} items, expected ({count},): "
                 "reduce over all axes but the first"
             )
+        if values.dtype != self.generator.dtype:
+            raise TypeError(
+                f"{name} gives {values.dtype} for signals in {self.generator.dtype}, the generator's: is something in it of "
+                "another dtype?"
+            )
 
     def _common_batch(self) -> int | None:
         parts = {"loss": self.loss.batch, "on_signal": self.on_signal.batch, "on_latent": self.on_latent.batch}

@@ -223,7 +223,7 @@ class _Run:
                 chunk = self._chunk(first, stop)
             except KeyboardInterrupt:
                 chunk, interrupted = self._chunk(first, stop), True
-            interrupted = chunk.interrupt() if interrupted else chunk.run()
+            interrupted = chunk.end() if interrupted else chunk.run()
             self.done.append(chunk.finished())
             self.around.bar.chunk_done(chunk.items)
             if not interrupted:

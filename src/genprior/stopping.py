@@ -113,7 +113,7 @@ class MaxPasses(StopRule):
 
 @dataclass(frozen=True)
 class Target(StopRule):
-    """Stop an item as soon as its best objective is at most ``objective``."""
+    """Stop an item, all its restarts, as soon as its best objective is at most ``objective``."""
 
     objective: float
 
@@ -122,7 +122,10 @@ class Target(StopRule):
 
     def verdict(self, view: View) -> Verdict:
         """TARGET, per item."""
-        return (view.best_objective <= self.objective).long() * int(Status.TARGET)
+        met = view.best_objective <= self.objective
+        if view.per_item > 1:
+            met = torch.isin(view.items, view.items[met])
+        return met.long() * int(Status.TARGET)
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,17 @@ def test_bfgs_update_is_a_secant_update_that_stays_positive():
     torch.testing.assert_close(new[where], expected[where])
 
 
+@pytest.mark.parametrize("broken", [torch.nan, torch.inf, 1e200], ids=str)
+def test_an_update_that_breaks_is_left_out_for_that_item_alone(broken):
+    inverse, s, hessian = positive(1), normal(B, S, seed=2), positive(3)
+    y = (hessian @ s[:, :, None])[:, :, 0]
+    whole = bfgs_inverse(inverse, torch.ones(B, dtype=torch.bool), s, y)
+    s[1, 0], y[1] = broken, 1e-300
+    new = bfgs_inverse(inverse, torch.ones(B, dtype=torch.bool), s, y)
+    assert torch.equal(new[1], inverse[1])
+    assert torch.equal(new[0], whole[0]) and torch.equal(new[2], whole[2])
+
+
 def test_broyden_update_meets_the_secant_and_keeps_the_gram():
     model, d, change = fresh_model(normal(B, M, S, seed=1)), normal(B, S, seed=2), normal(B, M, seed=3)
     new = model.updated(d, change, torch.ones(B, dtype=F64))

@@ -35,7 +35,7 @@ def run(rule, steps=8, term=None, shrink=ONE, lipschitz=ONE, rows=slice(None)):
     memory, path = rule.start(None, z), []
     part = term or Zero()
     for step in range(steps):
-        move = Move(z, slope(z, step), part, lipschitz[rows], shrink[rows], 2.0, shrink[rows] < 0)
+        move = Move(z, slope(z, step), part, lipschitz[rows], ONE[rows], shrink[rows], 2.0)
         z, memory = rule(move, memory)
         path.append(z)
     return torch.stack(path)
@@ -91,7 +91,7 @@ def test_a_step_is_pure(rule):
     z = random(B, S)
     memory = rule.start(None, z)
     kept = {name: value.clone() for name, value in memory.items()}
-    move = Move(z, slope(z, 0), Box(-1, 1), ONE, ONE, 1.0, ONE < 0)
+    move = Move(z, slope(z, 0), Box(-1, 1), ONE, ONE, ONE, 1.0)
     copies = z.clone(), move.gradient.clone()
     first, second = rule(move, memory), rule(move, memory)
     assert torch.equal(first[0], second[0])
@@ -115,7 +115,7 @@ def soft(v, t):
 def test_the_prox_has_the_step_of_the_gradient():
     z, g = random(B, S), random(B, S, seed=1)
     lipschitz = torch.tensor([2.0, 4.0, 8.0], dtype=F64)
-    move = Move(z, g, 0.7 * L1(), lipschitz, UNEVEN, 1.0, ONE < 0)
+    move = Move(z, g, 0.7 * L1(), lipschitz, ONE, UNEVEN, 1.0)
     for rule, step in ((gp.z_steps.Gradient(0.2), 0.2 * UNEVEN), (gp.z_steps.Gradient(), UNEVEN / lipschitz)):
         beta = step.numpy()[:, None]
         expected = soft(z.numpy() - beta * g.numpy(), 0.7 * beta)
@@ -125,7 +125,7 @@ def test_the_prox_has_the_step_of_the_gradient():
 def test_momentum_restarts_from_the_move_that_the_prox_allowed():
     rule = gp.z_steps.Momentum(0.2, 0.5)
     z, g, v = random(B, S), random(B, S, seed=1), random(B, S, seed=2)
-    new, memory = rule(Move(z, g, 0.7 * L1(), ONE, UNEVEN, 1.0, ONE < 0), {"velocity": v})
+    new, memory = rule(Move(z, g, 0.7 * L1(), ONE, ONE, UNEVEN, 1.0), {"velocity": v})
     beta = 0.2 * UNEVEN.numpy()[:, None]
     expected = soft(z.numpy() + 0.5 * v.numpy() - beta * g.numpy(), 0.7 * beta)
     np.testing.assert_allclose(new, expected, rtol=1e-13, atol=1e-14)
@@ -135,9 +135,7 @@ def test_momentum_restarts_from_the_move_that_the_prox_allowed():
 def test_adaptive_momentum_is_shorter_by_one_minus_m():
     z, g = random(B, S), random(B, S, seed=1)
     lipschitz = torch.tensor([2.0, 4.0, 8.0], dtype=F64)
-    new, _ = gp.z_steps.Momentum(momentum=0.75)(
-        Move(z, g, Zero(), lipschitz, UNEVEN, 1.0, ONE < 0), {"velocity": 0 * z}
-    )
+    new, _ = gp.z_steps.Momentum(momentum=0.75)(Move(z, g, Zero(), lipschitz, ONE, UNEVEN, 1.0), {"velocity": 0 * z})
     np.testing.assert_allclose(new, z - 0.25 * (UNEVEN / lipschitz)[:, None] * g, rtol=1e-13)
 
 
@@ -145,7 +143,7 @@ def test_adam_takes_the_prox_in_its_own_metric():
     """First step: both moments equal g and g^2 after correction, so the metric is ``length / (|g| + eps)``."""
     rule = gp.z_steps.Adam(0.1, epsilon=0.01)
     z, g = random(B, S), random(B, S, seed=1)
-    new, _ = rule(Move(z, g, 0.7 * L1(), ONE, UNEVEN, 1.0, ONE < 0), rule.start(None, z))
+    new, _ = rule(Move(z, g, 0.7 * L1(), ONE, ONE, UNEVEN, 1.0), rule.start(None, z))
     metric = 0.1 * UNEVEN.numpy()[:, None] / (np.abs(g.numpy()) + 0.01)
     expected = soft(z.numpy() - metric * g.numpy(), 0.7 * metric)
     np.testing.assert_allclose(new, expected, rtol=1e-9, atol=1e-12)
@@ -155,7 +153,7 @@ def test_adam_has_one_step_per_item_for_terms_that_are_not_separable():
     """The prox of a norm is known for one step per item, so the gradient must be taken with the same one."""
     rule = gp.z_steps.Adam(0.1, epsilon=0.01)
     z, g = random(B, S), random(B, S, seed=1)
-    new, _ = rule(Move(z, g, 0.7 * L2(), ONE, UNEVEN, 1.0, ONE < 0), rule.start(None, z))
+    new, _ = rule(Move(z, g, 0.7 * L2(), ONE, ONE, UNEVEN, 1.0), rule.start(None, z))
     step = 0.1 * UNEVEN.numpy()[:, None] / (np.sqrt((g.numpy() ** 2).mean(axis=1, keepdims=True)) + 0.01)
     ahead = z.numpy() - step * g.numpy()
     expected = np.maximum(1 - 0.7 * step / np.linalg.norm(ahead, axis=1, keepdims=True), 0) * ahead
@@ -165,8 +163,8 @@ def test_adam_has_one_step_per_item_for_terms_that_are_not_separable():
 @pytest.mark.parametrize("rule", [gp.z_steps.Gradient(0.1), gp.z_steps.Momentum(0.1), gp.z_steps.Adam(0.1)], ids=str)
 def test_shrink_scales_given_steps(rule):
     z, g = random(B, S), random(B, S, seed=1)
-    full = rule(Move(z, g, Zero(), ONE, ONE, 1.0, ONE < 0), rule.start(None, z))[0] - z
-    short = rule(Move(z, g, Zero(), ONE, UNEVEN, 1.0, ONE < 0), rule.start(None, z))[0] - z
+    full = rule(Move(z, g, Zero(), ONE, ONE, ONE, 1.0), rule.start(None, z))[0] - z
+    short = rule(Move(z, g, Zero(), ONE, ONE, UNEVEN, 1.0), rule.start(None, z))[0] - z
     torch.testing.assert_close(short, UNEVEN[:, None] * full, rtol=1e-12, atol=1e-14)
 
 
@@ -315,7 +313,7 @@ def linearized(rule, term, scale=ONE):
     rho = torch.tensor([0.3, 1.0, 4.0], dtype=F64)
     residual = problem.loss.evaluate(x)[1]
     new, _ = rule(problem, Split(w, lam, x, residual, rho, ONE, scale, 1.0), rule.start(problem, x, residual))
-    norm = rule.residual(problem, w, lam, w - x, rho)
+    norm = rule.residual(problem, w, lam, rho, rho)
     return new.numpy(), norm.numpy(), [t.numpy() for t in (y, w, lam, x, rho)]
 
 

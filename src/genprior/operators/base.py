@@ -158,6 +158,8 @@ class Operator(ABC):
         moved = self._changed(lambda t: _moved(t, device, dtype))
         moved.device = device or self.device
         moved.dtype = dtype or self.dtype
+        if is_wider(moved.dtype, self.dtype):
+            moved._bounds = None  # rounded numbers; they are found again when they are needed
         return moved
 
     def check(
@@ -291,6 +293,11 @@ class Operator(ABC):
         if len(index) == 0 or int(index.min()) < 0 or int(index.max()) >= (self.batch or 0):
             raise ValueError(f"index must name items 0 to {(self.batch or 0) - 1}, at least one, got {index.tolist()}")
         return index.to(self.device)
+
+
+def is_wider(new: torch.dtype | None, old: torch.dtype | None) -> bool:
+    """Whether numbers derived in the old dtype are too coarse for the new one."""
+    return new is not None and old is not None and torch.finfo(new).eps < torch.finfo(old).eps
 
 
 def orthogonal_rows_resolvent(operator: Operator, gram: float, v: Tensor, rho: PerItem) -> Tensor:

@@ -38,11 +38,9 @@ class Composition(Operator):
     def bound(self, signal_shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Operator:
         """The composition with the shapes of its inner part found out."""
         inner = self.inner.bound(signal_shape, device, dtype)
-        if inner is self.inner:
-            return self
         between = inner.measurement_shape
         outer = self.outer if between is None else self.outer.bound(between, device, dtype)
-        return Composition(outer, inner)
+        return self if inner is self.inner and outer is self.outer else Composition(outer, inner)
 
     def measured(self, y: Tensor) -> Tensor:
         """As the outer operator says."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from genprior import _validate
 from genprior._batch import PerItem
-from genprior.operators.base import Operator, RowForm
+from genprior.operators.base import Operator, RowForm, is_wider
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,9 @@ class Dense(Operator):
         return (smallest if full else torch.zeros_like(largest)), largest
 
     def _map_tensors(self, change: Callable[[Tensor], Tensor]) -> None:
-        self.matrix, self._matrix_t = change(self.matrix), change(self._matrix_t)
-        self._factors = None if self._factors is None else self._factors.map(change)
+        old, self.matrix, self._matrix_t = self.matrix.dtype, change(self.matrix), change(self._matrix_t)
+        keeps = self._factors is not None and not is_wider(self.matrix.dtype, old)
+        self._factors = self._factors.map(change) if keeps and self._factors is not None else None
         self._source = None
 
     def _signals(self, flat: Tensor) -> Tensor:

@@ -78,7 +78,8 @@ class Blur(_Circulant):
         return _image(_spectrum(y) * self._spectrum.conj(), self._size)
 
     def _map_tensors(self, change: Callable[[Tensor], Tensor]) -> None:
-        self._spectrum, self._energy = change(self._spectrum), change(self._energy)
+        self._spectrum = change(self._spectrum)
+        self._energy = self._spectrum.abs() ** 2
 
 
 class SubsampledFourier(_Circulant):

@@ -102,7 +102,7 @@ class SubsampledHadamard(Operator):
         self._orders = [change(order) for order in self._orders]
         self._inverses = [change(inverse) for inverse in self._inverses]
         self._signs = [change(signs) for signs in self._signs]
-        self._factors = {n: [change(factor) for factor in factors] for n, factors in self._factors.items()}
+        self._factors = {n: [factor.to(self._signs[0]) for factor in _small_factors(n)] for n in self._blocks}
 
     def _transform(self, x: Tensor) -> Tensor:
         """Block-diagonal orthonormal Walsh-Hadamard transform, symmetric and its own inverse."""

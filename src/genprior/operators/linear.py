@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 
 import torch
@@ -65,9 +66,13 @@ class Linear(Operator):
             self.measurement_shape = None if self.signal_shape is None else self._probe(self.signal_shape)
 
     def bound(self, signal_shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Operator:
-        """The operator with its shapes found by applying ``fn`` to one zero signal."""
+        """The operator for these signals: with its shapes found by applying ``fn`` to one zero signal, and its place known."""
         if self.signal_shape is not None:
-            return self
+            if self.device is not None and self.dtype is not None:
+                return self
+            placed = copy.copy(self)
+            placed.device, placed.dtype = self.device or device, self.dtype or dtype
+            return placed
         return Linear(
             self._fn,
             self._given_adjoint,

@@ -15,7 +15,7 @@ from genprior.solvers.base import Solver, State, following, judged_where, openin
 from genprior.solvers.estimates import hidden_force, latent_residual
 from genprior.solvers.exact import Memory, Split
 from genprior.solvers.w_steps import Exact, Linearized, WStep
-from genprior.solvers.z_steps import Adam, FirstOrder, Gradient, Task, ZStep
+from genprior.solvers.z_steps import Adam, Gradient, Task, ZStep
 
 if TYPE_CHECKING:
     from genprior.theory.certificate import Certificate
@@ -27,14 +27,14 @@ class ADMMState(State):
 
     r: Tensor
     """``w - G(z)``."""
+    gap: Tensor
+    """Its length."""
     lam: Tensor
     sigma: Tensor
     extent: Tensor
     """``|G(z)|`` at the start; a tenth of it is the least unit of residuals, for answers that are zero."""
     first_rho: Tensor
     """The penalty before any change: step lengths given by the user belong to it."""
-    moved: Tensor
-    """``|G(z+) - G(z)|`` in the last iteration."""
     z_memory: z_steps.Memory
     w_memory: Memory
     dual_memory: duals.Memory
@@ -91,11 +91,11 @@ class ADMM(Solver):
         return ADMMState(
             **common | {"rho": self.penalty(zero + 1, first, first, penalties.Residuals(zero, zero))},
             r=torch.zeros_like(at.x),
+            gap=zero,
             lam=torch.zeros_like(at.x),
             sigma=common["k"],
             extent=_batch.norm(at.x),
             first_rho=first,
-            moved=zero,
             z_memory=self.z_step.start(problem, at.z),
             w_memory=self.w_step.start(problem, at.x, point.residual),
             dual_memory=self.dual.start(zero),
@@ -104,7 +104,7 @@ class ADMM(Solver):
     def step(self, problem: Problem, state: ADMMState) -> ADMMState:
         """One iteration: one backward pass, one forward pass."""
         s, k = state, state.k + 1
-        rho = self.penalty(k, s.first_rho, s.rho, penalties.Residuals(_batch.norm(s.r), s.moved))
+        rho = self.penalty(k, s.first_rho, s.rho, penalties.Residuals(s.gap, s.moved))
         f = torch.addcmul(s.lam, s.r, _batch.spread(rho, s.r)).neg_()  # grad_z = DG^T f
         shrink = s.scale * s.first_rho / rho if self.z_step.follows_penalty else s.scale
         at, pull, z_memory, exact = self.z_step.advance(problem, s, Task(f, rho, shrink), s.z_memory)
@@ -113,19 +113,19 @@ class ADMM(Solver):
         split = Split(s.w, s.lam, at.x, point.residual, rho, s.sigma, s.scale, s.first_rho)
         w, w_memory = self.w_step(problem, split, s.w_memory)
         r = w - at.x
-        extent = torch.maximum(s.extent, _batch.norm(w))
-        progress = duals.Progress(_batch.norm(r), extent, k, rho, s.first_rho)
+        gap = _batch.norm(r)
+        progress = duals.Progress(gap, torch.maximum(s.extent, _batch.norm(w)), k, rho, s.first_rho)
         sigma, dual_memory = self.dual(progress, s.dual_memory)
         sigma = s.scale * sigma
         common = following(s, at, point, pull, problem.generator.law.spread) | {"w": w, "rho": rho}
         return ADMMState(
-            **common if isinstance(self.z_step, FirstOrder) else judged_where(exact, common, s),
+            **judged_where(exact, common, s),
             r=r,
+            gap=gap,
             lam=torch.addcmul(s.lam, _batch.spread(sigma, r), r),
             sigma=sigma,
             extent=s.extent,
             first_rho=s.first_rho,
-            moved=_batch.norm(at.x - s.x),
             z_memory=z_memory,
             w_memory=w_memory,
             dual_memory=dual_memory,
@@ -136,16 +136,20 @@ class ADMM(Solver):
         s = state
         size = torch.maximum(_batch.norm(s.w), 0.1 * s.extent)
         in_z = _batch.ratio(latent_residual(problem, s.before, s.gradient, s.rho, s.stretch), s.stretch)
-        in_w = self.w_step.residual(problem, s.w, s.lam, s.r, s.rho) + self._inner_error(s, size)
-        gap = _batch.norm(s.r)
-        in_w = torch.maximum(in_w, hidden_force(gap, s.rho, size, s.nu))
+        drift = (
+            torch.maximum(s.rho, s.sigma - s.rho) * s.gap
+        )  # |sigma - rho| |w - G(z)|, and never less than rho's share
+        in_w = self.w_step.residual(problem, s.w, s.lam, drift, s.rho) + self._inner_error(s, size)
+        in_w = torch.maximum(in_w, hidden_force(s.gap, s.rho, size, s.nu))
         stationarity = _batch.ratio(torch.maximum(in_z, in_w), s.unit(size) + _batch.norm(s.lam))
-        return _batch.ratio(gap, size), unknown_is_infinite(problem, s, stationarity)
+        return _batch.ratio(s.gap, size), unknown_is_infinite(problem, s, stationarity)
 
     def _inner_error(self, s: ADMMState, size: Tensor) -> Tensor | float:
         """What an inexact inner solver adds to the residual in w."""
         reached = s.w_memory.get("inner_residual")
-        return 0.0 if reached is None else reached * ((s.nu + s.rho) * size + _batch.norm(s.lam))
+        if reached is None:
+            return 0.0
+        return reached * ((torch.maximum(s.nu, s.w_memory["smoothness"]) + s.rho) * size + _batch.norm(s.lam))
 
     def plan(self, problem: Problem) -> str:
         """In words: the four choices, and how the w step is computed for this problem."""

@@ -47,6 +47,10 @@ class State:
     """Running estimate of ``|DG(z)|`` from quantities that the iteration has anyway; forgets slowly."""
     stretch: Tensor
     """The same from the last step alone: the unit of the z residual, so that a steep place long left excuses nothing."""
+    moved: Tensor
+    """``|G(z+) - G(z)|`` in the last step."""
+    judged: Tensor
+    """The iteration of the last verdict on convergence, to which ``stretch`` and the fields below belong; 0: none yet."""
     before: Tensor
     """The latents from which the last step started."""
     gradient: Tensor
@@ -86,6 +90,8 @@ def opening(problem: Problem, at: Evaluation, point: Point, nu: Tensor) -> dict[
         "bend": bend,
         "kappa": zero,
         "stretch": zero,
+        "moved": zero,
+        "judged": zero,
         "before": at.z,
         "gradient": torch.zeros_like(at.z),
         "force": zero,
@@ -111,7 +117,8 @@ class Pull:
 
 def following(s: State, at: Evaluation, point: Point, pull: Pull, spread: float) -> dict[str, Any]:
     """The common fields after a step from ``s`` to ``at`` that used ``pull``."""
-    secant = move_ratio(s.at, at, spread)
+    k, moved = s.k + 1, _batch.norm(at.x - s.x)
+    secant = move_ratio(moved, at.z - s.z, spread)
     return {
         "at": at,
         "w": at.x,
@@ -119,22 +126,29 @@ def following(s: State, at: Evaluation, point: Point, pull: Pull, spread: float)
         "score": point.score,
         "rho": s.rho,
         "scale": s.scale,
-        "k": s.k + 1,
+        "k": k,
         "nu": s.nu,
         "fixed": s.fixed,
         "bend": s.bend,
         "kappa": torch.maximum(pull.kappa, secant),
         "stretch": torch.maximum(pull.ratio, secant),
+        "moved": moved,
+        "judged": k,
         "before": s.z,
         "gradient": pull.gradient,
         "force": pull.force,
     }
 
 
-def judged_where(exact: Tensor, common: dict[str, Any], old: State) -> dict[str, Any]:
-    """``common``, but what convergence is judged by only where it is ``exact``; elsewhere the last verdict holds."""
+def judged_where(exact: Tensor | None, common: dict[str, Any], old: State) -> dict[str, Any]:
+    """``common``, but what convergence is judged by only where it is ``exact``; elsewhere the last verdict holds.
+
+    None: it is exact everywhere.
+    """
+    if exact is None:
+        return common
     held = {}
-    for name in ("before", "gradient", "force", "stretch"):
+    for name in ("judged", "before", "gradient", "force", "stretch"):
         new, last = common[name], getattr(old, name)
         held[name] = torch.where(torch.as_tensor(_batch.spread(exact, new)), new, last)
     return common | held
@@ -173,8 +187,8 @@ class Solver(ABC):
 
 
 def unknown_is_infinite(problem: Problem, state: State, residual: Tensor) -> Tensor:
-    """Before the first step there is no gradient to judge by; with a term on z, nor where nothing was pulled or moved."""
-    unknown = state.k == 0
+    """Before the first verdict there is no gradient to judge by; with a term on z, nor where nothing was pulled or moved."""
+    unknown = state.judged == 0
     if not isinstance(problem.on_latent, Zero):
         unknown = unknown | (state.stretch == 0)
     return torch.where(unknown, torch.inf, residual)

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from genprior import _batch
-from genprior.generators import Evaluation
 from genprior.problem import Problem
 from genprior.terms import Zero
 
@@ -26,10 +25,9 @@ def remembered(kappa: Tensor, ratio: Tensor) -> Tensor:
     return torch.maximum(_FORGET * kappa, ratio)
 
 
-def move_ratio(before: Evaluation, after: Evaluation, spread: float) -> Tensor:
-    """The secant ``|G(z+) - G(z)| / |z+ - z|``; moves too short for rounding count as longer ones."""
-    shortest = spread * torch.finfo(after.z.dtype).eps ** 0.75
-    return _batch.norm(after.x - before.x) / _batch.norm(after.z - before.z).clamp_min(shortest)
+def move_ratio(moved: Tensor, step: Tensor, spread: float) -> Tensor:
+    """The secant ``|G(z+) - G(z)| / |z+ - z|`` of a step ``z+ - z``; those too short for rounding count as longer ones."""
+    return moved / _batch.norm(step).clamp_min(spread * torch.finfo(step.dtype).eps ** 0.75)
 
 
 def lipschitz(curvature: Tensor, kappa: Tensor) -> Tensor:

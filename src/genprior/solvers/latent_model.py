@@ -101,10 +101,12 @@ def bfgs_inverse(inverse: Tensor, where: Tensor, s: Tensor, y: Tensor) -> Tensor
     ``H+ = H - rho (s (Hy)^T + (Hy) s^T) + (rho + rho^2 <y, Hy>) s s^T`` with ``rho = 1/<s, y>``, as one product of rank two.
     """
     rho = 1 / _batch.dot(s, y)
-    hy = torch.bmm(inverse, y[:, :, None])[:, :, 0]
+    hy = _product(inverse, y)
     weight = rho * (1 + rho * _batch.dot(y, hy))
     left = torch.stack([s, hy], dim=2)
     right = torch.stack([weight[:, None] * s - rho[:, None] * hy, -rho[:, None] * s], dim=1)
-    updated = torch.baddbmm(inverse, left, right)
-    usable = where & torch.isfinite(updated).flatten(1).all(dim=1)
-    return torch.where(usable[:, None, None], updated, inverse)
+    largest = left.abs().amax(dim=(1, 2)) * right.abs().amax(
+        dim=(1, 2)
+    )  # NaN and infinity show here, and products too large
+    usable = (where & (largest < torch.finfo(largest.dtype).max / 4))[:, None, None]
+    return torch.baddbmm(inverse, torch.where(usable, left, 0.0), torch.where(usable, right, 0.0))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from genprior import _batch, _validate
 from genprior.problem import Problem
-from genprior.solvers.base import Pull, Solver, State, following, opening
+from genprior.solvers.base import Pull, Solver, State, following, judged_where, opening
 from genprior.solvers.curvature_pairs import CurvaturePairs
 from genprior.solvers.estimates import curvature_of, lipschitz
 from genprior.terms import Zero
@@ -156,7 +156,7 @@ class LBFGS(Solver):
         at = problem.generator.evaluate(z_next)
         point = problem.evaluate(at.x, at.z)
         return LBFGSState(
-            **following(s, at, point, pull, problem.generator.law.spread),
+            **judged_where(search.accepted, following(s, at, point, pull, problem.generator.law.spread), s),
             v=v,
             base_v=base_v,
             base_z=base_z,

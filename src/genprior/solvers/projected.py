@@ -74,7 +74,8 @@ class ProjectedGradient(Solver):
         count = (s.count + 1) % self.inner
         target = self._target(problem, at.x, point.residual, s.nu)
         common = following(s, at, point, pull, problem.generator.law.spread)
-        common = judged_where(exact & (s.count == 0), common, s)  # between two targets the last verdict holds
+        new = s.count == 0  # between two targets the last verdict holds
+        common = judged_where(new if exact is None else exact & new, common, s)
         return ProjectedState(
             **common,
             target=torch.where(_batch.spread(count == 0, target), target, s.target),

@@ -275,7 +275,7 @@ class QuasiNewton(Solver):
         curved = _batch.dot(step, bend) > level * _batch.norm(step) * _batch.norm(bend)
         take = accepted[:, None]
         energy = torch.where(accepted, s.energy, s.base_energy)
-        slow = s.base_energy - energy < _SLOW * s.base_energy.abs()
+        slow = ~moved & (s.base_energy - energy < _SLOW * s.base_energy.abs())  # a moved dual is another function
         decayed = torch.where(slow, _RIDGE_HASTE * s.share, _RIDGE_DECAY * s.share)
         share = torch.where(accepted & (s.k > 0), decayed, s.share)
         return replace(
@@ -388,7 +388,8 @@ class QuasiNewton(Solver):
             return torch.zeros_like(slope), unknown_is_infinite(problem, s, slope)
         size = torch.maximum(size, 0.1 * s.extent)
         inner = s.w_memory.get("inner_residual")
-        error = 0.0 if inner is None else inner * ((s.nu + s.rho) * size + s.force)
+        nu = s.nu if inner is None else torch.maximum(s.nu, s.w_memory["smoothness"])
+        error = 0.0 if inner is None else inner * ((nu + s.rho) * size + s.force)
         force = torch.where(s.nu > 0, s.force, torch.maximum(s.force, s.first_force))
         error = error + hidden_force(s.base_gap, s.rho, size, s.nu)
         stationarity = _batch.ratio(in_z + error, s.unit(size) + force)

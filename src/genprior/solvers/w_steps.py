@@ -25,8 +25,11 @@ class WStep(ABC):
         """The new w and the new memory."""
 
     @abstractmethod
-    def residual(self, problem: Problem, w: Tensor, lam: Tensor, r: Tensor, rho: Tensor) -> Tensor:
-        """``|w - prox_{tR}(w - t (grad L(w) + lam))| / t`` per item, or a bound on it, with ``r = w - G(z)``."""
+    def residual(self, problem: Problem, w: Tensor, lam: Tensor, drift: Tensor, rho: Tensor) -> Tensor:
+        """``|w - prox_{tR}(w - t (grad L(w) + lam))| / t`` per item, or a bound on it.
+
+        ``drift`` bounds ``|lam - (lam_old + rho (w - G(z)))|``: how far the dual step left what the w step was taken for.
+        """
 
     @abstractmethod
     def name(self, problem: Problem) -> str:
@@ -61,7 +64,7 @@ class Linearized(WStep):
         w = ahead if isinstance(problem.on_signal, Zero) else problem.on_signal.prox(ahead, alpha)
         return w, memory
 
-    def residual(self, problem: Problem, w: Tensor, lam: Tensor, r: Tensor, rho: Tensor) -> Tensor:
+    def residual(self, problem: Problem, w: Tensor, lam: Tensor, drift: Tensor, rho: Tensor) -> Tensor:
         """As defined; it costs one evaluation of grad L and one prox of R, and no pass through G."""
         slope = problem.loss.gradient(w, problem.loss.evaluate(w)[1]) + lam
         if isinstance(problem.on_signal, Zero):
@@ -96,9 +99,9 @@ class Exact(WStep):
         """The minimiser."""
         return choose(problem, self.tolerance, self.max_iterations)(problem, at, memory)
 
-    def residual(self, problem: Problem, w: Tensor, lam: Tensor, r: Tensor, rho: Tensor) -> Tensor:
-        """The optimality of w for the old lam, and the non-expansive prox, bound it by ``rho |w - G(z)|``."""
-        return rho * _batch.norm(r)
+    def residual(self, problem: Problem, w: Tensor, lam: Tensor, drift: Tensor, rho: Tensor) -> Tensor:
+        """As w is optimal for ``lam_old + rho (w - G(z))``, and the prox does not expand, the drift bounds it."""
+        return drift
 
     def name(self, problem: Problem) -> str:
         """For people."""

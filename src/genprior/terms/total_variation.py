@@ -60,6 +60,8 @@ class TotalVariation(Term):
     def __call__(self, x: Tensor) -> Tensor:
         """``sum sqrt(dx^2 + dy^2)``."""
         _require_image("x", tuple(x.shape[1:]))
+        if x.requires_grad and torch.is_grad_enabled():
+            return flat(torch.linalg.vector_norm(_recorded_differences(x), dim=1)).sum(dim=1)
         return flat(_length(_differences(x))).sum(dim=1)
 
     def subgradient(self, x: Tensor) -> Tensor:
@@ -140,6 +142,13 @@ def _differences(x: Tensor) -> Tensor:
     slope[:, 0, ..., -1, :] = 0
     slope[:, 1, ..., -1] = 0
     return slope
+
+
+def _recorded_differences(x: Tensor) -> Tensor:
+    """The same as :func:`_differences` in operations that autograd follows."""
+    down = torch.nn.functional.pad(x[..., 1:, :] - x[..., :-1, :], (0, 0, 0, 1))
+    right = torch.nn.functional.pad(x[..., 1:] - x[..., :-1], (0, 1))
+    return torch.stack([down, right], dim=1)
 
 
 def _minus_adjoint(v: Tensor, q: Tensor) -> Tensor:

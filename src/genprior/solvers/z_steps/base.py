@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from genprior.generators import Evaluation
@@ -50,13 +49,13 @@ class FirstOrder(ZStep):
             z=state.z,
             gradient=pull.gradient,
             term=problem.on_latent,
-            lipschitz=lipschitz(task.curvature, pull.kappa),
+            curvature=task.curvature,
+            kappa=pull.kappa,
             shrink=task.shrink,
             spread=problem.generator.law.spread,
-            idle=pull.kappa == 0,
         )
         z, memory = self(move, memory)
-        return Advance(problem.generator.evaluate(z), pull, memory, torch.ones_like(move.idle))
+        return Advance(problem.generator.evaluate(z), pull, memory)
 
 
 class Task(NamedTuple):
@@ -76,8 +75,8 @@ class Advance(NamedTuple):
     pull: Pull
     """The gradient at the point that was left."""
     memory: Memory
-    exact: Tensor
-    """Where that gradient is exact, so that convergence may be judged by it."""
+    exact: Tensor | None = None
+    """Where that gradient is exact, so that convergence may be judged by it; None: everywhere."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +87,21 @@ class Move:
     gradient: Tensor
     term: Term
     """H."""
-    lipschitz: Tensor
-    """Estimate of the gradient's Lipschitz constant, per item."""
+    curvature: Tensor
+    """Of the function of the signal, per item."""
+    kappa: Tensor
+    """Estimate of ``|DG|``, per item."""
     shrink: Tensor
     """Per-item factor on explicit step sizes: roll-backs, and ``2^-k`` in the k-th scale of Algorithm 2."""
     spread: float
     """Typical size of a latent coordinate."""
-    idle: Tensor
-    """Where nothing has ever been pulled back, as in the first iteration of ADMM: no step length is known, z stays."""
+
+    @property
+    def lipschitz(self) -> Tensor:
+        """Estimate of the gradient's Lipschitz constant, per item."""
+        return lipschitz(self.curvature, self.kappa)
+
+    @property
+    def idle(self) -> Tensor:
+        """Where nothing has ever been pulled back, as in the first iteration of ADMM: no step length is known, z stays."""
+        return self.kappa == 0

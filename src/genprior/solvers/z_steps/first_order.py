@@ -105,18 +105,18 @@ class Adam(FirstOrder):
 
     def __call__(self, move: Move, memory: Memory) -> tuple[Tensor, Memory]:
         """One Adam step."""
-        g = move.gradient
+        g, idle = move.gradient, move.idle
         first = torch.lerp(g, memory["first"], self.beta1)
-        second = self.beta2 * memory["second"] + (1 - self.beta2) * g * g
-        count = memory["count"] + ~move.idle
+        second = (self.beta2 * memory["second"]).addcmul_(g, g, value=1 - self.beta2)
+        count = memory["count"] + ~idle
         length = (0.1 * move.spread if self.step_size is None else self.step_size) * move.shrink
-        length = torch.where(move.idle, 0.0, length)
+        length = torch.where(idle, 0.0, length)
         size = second if move.term.separable else _mean(second)
         scale = (size / _batch.spread((1 - self.beta2**count).clamp_min(1e-12), g)).sqrt_().add_(self.epsilon)
         metric = _batch.spread(length, g) / scale
         corrected = first / _batch.spread((1 - self.beta1**count).clamp_min(1e-12), g)
         step = metric if move.term.separable else _batch.flat(metric)[:, 0]
-        z = _prox(move.term, move.z - metric * corrected, step)
+        z = _prox(move.term, torch.addcmul(move.z, metric, corrected, value=-1), step)
         return z, {"first": first, "second": second, "count": count}
 
 

@@ -123,7 +123,7 @@ class GaussNewton(ZStep):
         damping = torch.minimum(torch.where(visible, changed, damping), _MOST_DAMPING * curvature)
         at = s.at.where(accepted, trial)
         pull = self._pull(s, task, task.curvature[:, None] * gradient, curvature.sqrt())
-        return Advance(at, pull, {"damping": damping}, torch.ones_like(accepted))
+        return Advance(at, pull, {"damping": damping})
 
     @staticmethod
     def _solved(maps: Linearised, z: Tensor, gradient: Tensor, damping: Tensor, term: Term) -> Tensor:
