@@ -79,6 +79,27 @@ class Picky(Masked):
         return super().A(x)
 
 
+class Spatial(nn.Module):
+    """As deepinv's radio and tomography physics: the size without channels, and signals with one channel only."""
+
+    def __init__(self, size: tuple[int, int]) -> None:
+        super().__init__()
+        self.img_size = size
+        self.register_buffer("_device_holder", torch.zeros(()))
+        self.dtype = torch.float32
+
+    def A(self, x: Tensor) -> Tensor:
+        if x.ndim != 4 or x.shape[1] != 1:
+            raise ValueError("expected one channel")
+        return x[:, 0, ::2] * 2
+
+    def A_adjoint(self, y: Tensor) -> Tensor:
+        y = y.type(self.dtype)  # as deepinv's compressed sensing does
+        back = y.new_zeros(len(y), 1, *SHAPE[1:])
+        back[:, 0, ::2] = 2 * y
+        return back
+
+
 class NonLinear:
     img_size = SHAPE
 

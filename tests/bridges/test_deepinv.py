@@ -87,6 +87,23 @@ def test_what_cannot_serve_is_refused(make, message):
         make()
 
 
+@pytest.mark.parametrize("size", [fake.SHAPE[1:], (320, 320)], ids=["no channels", "a default"])
+def test_a_shape_that_is_given_counts_where_the_physics_takes_it(size):
+    operator = from_deepinv(fake.Spatial(size), fake.SHAPE)
+    assert operator.signal_shape == fake.SHAPE
+    torch.testing.assert_close(operator(SIGNALS), 2 * SIGNALS[:, 0, ::2])
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 5), (1, 6, 5), (1, 4, 1)])
+def test_a_shape_that_the_physics_does_not_take(shape):
+    """The last is taken by both, and comes back larger."""
+    message = rf"signal_shape is .{shape[0]}, {shape[1]}, {shape[2]}., but the physics is made for images of .4, 5."
+    with pytest.raises(ValueError, match=message):
+        from_deepinv(fake.Spatial((4, 5)), shape, verify=False)
+    with pytest.raises(ValueError, match=r"failed on a signal of shape \(4, 5\) .*which has channels"):
+        from_deepinv(fake.Spatial((4, 5)))
+
+
 def test_physics_without_a_size_or_a_prox():
     class Bare:
         def A(self, x):
@@ -124,6 +141,26 @@ def test_the_reconstructor_gives_what_solve_gives(items):
     assert model.result is not None and model.result.status == expected.status
     again = model(y, fake.Masked(mask), z0=expected.z)
     assert bool((model.result.objective <= expected.objective + 1e-6).all()) and again.shape == (3, *fake.SHAPE)
+
+
+@pytest.mark.parametrize("make", [lambda: fake.Masked(fake.masks()), lambda: fake.Spatial((4, 5))])
+def test_the_reconstructor_in_float64(make):
+    """The numbers of the physics are float32, as deepinv makes them."""
+    G = generator()
+    double = gp.Generator(G.module.double(), 3, fake.SHAPE)
+    y = make().A(double(double.sample_latent(2, seed=5)).detach())
+    model = GenPrior(double, stop=gp.MaxSteps(200))
+    assert y.dtype == model(y, make()).dtype == torch.float64
+    assert float(model.result.objective.max()) < 1e-3
+    assert from_deepinv(make(), fake.SHAPE).to(dtype=torch.float64).adjoint(y).dtype == torch.float64
+
+
+def test_the_reconstructor_verifies_unless_told_not_to():
+    G, wrong = generator(), fake.WrongAdjoint(fake.masks())
+    y = wrong.A(G(G.sample_latent(2)).detach())
+    with pytest.raises(ValueError, match="WrongAdjoint breaks the law"):
+        GenPrior(G, gp.Adam(), stop=gp.MaxSteps(2))(y, wrong)
+    assert GenPrior(G, gp.Adam(), verify=False, stop=gp.MaxSteps(2))(y, wrong).shape == (2, *fake.SHAPE)
 
 
 def test_the_reconstructor_complains_early():

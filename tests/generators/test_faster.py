@@ -59,6 +59,16 @@ MODULES = {
     "transposed groups": (lambda: wrapped(nn.Sequential(nn.ConvTranspose2d(2, 4, 3, groups=2), nn.BatchNorm2d(4))), 0),
     "linear": (lambda: nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ELU(), nn.Linear(8, 6)), 1),
     "linear, not affine": (lambda: nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8, affine=False)), 1),
+    "another axis": (
+        lambda: nn.Sequential(nn.Linear(5, 12), nn.Unflatten(1, (3, 4)), nn.Linear(4, 6), nn.BatchNorm1d(3)),
+        0,
+    ),
+    "one of two": (
+        lambda: nn.Sequential(
+            nn.Linear(5, 12), nn.BatchNorm1d(12), nn.Unflatten(1, (3, 4)), nn.Linear(4, 6), nn.BatchNorm1d(3)
+        ),
+        1,
+    ),
     "after an activation": (lambda: nn.Sequential(nn.Linear(5, 8), nn.ELU(), nn.BatchNorm1d(8)), 0),
     "two ways": (lambda: wrapped(Residual()), 1),
     "used twice": (lambda: wrapped(Twice()), 0),

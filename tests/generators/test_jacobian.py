@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -84,6 +86,61 @@ def test_modules_without_forward_mode_are_transposed_twice():
     G = gp.Generator(Odd(), 5, 7)
     z = G.sample_latent(3, seed=1)
     torch.testing.assert_close(G.jacobian(z), oracle(G, z), rtol=1e-12, atol=1e-12)
+
+
+def test_no_pass_besides_those_that_are_counted():
+    G = network()
+    calls = []
+    G.module.register_forward_pre_hook(lambda *given: calls.append(1))
+    G.jacobian(G.sample_latent(2))
+    assert len(calls) == 1, "all columns in one"
+
+
+def test_a_device_without_memory_is_told():
+    class Greedy(nn.Module):
+        calls = 0
+
+        def forward(self, z: Tensor) -> Tensor:
+            self.calls += 1
+            if self.calls == 1:
+                raise torch.OutOfMemoryError("no memory left")
+            return z * z
+
+    with pytest.raises(torch.OutOfMemoryError):
+        gp.Generator(Greedy(), 3, 3).jacobian(torch.zeros(1, 3))
+
+
+def test_two_threads_do_not_spoil_each_other():
+    """The first one ends while the second is inside: in torch that clears the tangents of both."""
+    first_is_in, second_is_in, first_is_out = (threading.Event() for _ in range(3))
+
+    class Meeting(nn.Module):
+        def forward(self, z: Tensor) -> Tensor:
+            y = torch.sin(z)
+            if threading.current_thread().name == "first":
+                first_is_in.set()
+                second_is_in.wait(0.3)
+            elif threading.current_thread().name == "second":
+                second_is_in.set()
+                first_is_out.wait(0.3)
+            return y
+
+    def push() -> None:
+        name = threading.current_thread().name
+        found[name] = room.pushed(Meeting(), z, torch.ones(1, 2, 3))[0]
+        if name == "first":
+            first_is_out.set()
+
+    z, found = torch.arange(6.0).reshape(2, 3), {}
+    room.pushed(Meeting(), z, torch.ones(1, 2, 3))
+    threads = [threading.Thread(target=push, name=name) for name in ("first", "second")]
+    threads[0].start()
+    assert first_is_in.wait(10)
+    threads[1].start()
+    for thread in threads:
+        thread.join(10)
+    for name in ("first", "second"):
+        torch.testing.assert_close(found[name], torch.cos(z), msg=name)
 
 
 def test_linearised_maps_are_the_jacobian_and_its_transpose():

@@ -8,6 +8,7 @@ import scipy.stats
 import torch
 
 import genprior as gp
+from genprior.generators import laws
 
 COUNT = 4000
 LAWS = [
@@ -81,6 +82,39 @@ def test_tiny_balls_are_filled_evenly(radius, size):
     assert scipy.stats.kstest(length / radius, lambda r: np.clip(r, 0, 1) ** size).pvalue > 0.01
 
 
+def edge_law(size, cut):
+    """Distribution function of r with the density r^(size-1) exp(-r^2/2) on [0, cut], integrated on logarithms."""
+    r = cut * np.exp(np.linspace(math.log(1e-9) / size, 0, 400_001))
+    log_density = (size - 1) * np.log(r / cut) - (r**2 - cut**2) / 2
+    density = np.exp(log_density)
+    mass = np.concatenate([[0], np.cumsum((density[1:] + density[:-1]) / 2 * np.diff(r))])
+    return lambda x: np.interp(x, r, mass / mass[-1])
+
+
+STEEP = [(512, 3.0), (1024, 9.5), (1024, 1e-3), (128, 0.02), (16384, 90.0), (16384, 1e-200)]
+
+
+@pytest.mark.parametrize(("size", "radius"), STEEP)
+def test_balls_that_the_normal_law_hardly_ever_meets(size, radius):
+    """Their probability is below the smallest float64."""
+    assert scipy.stats.chi(size).cdf(radius) < 1e-200
+    z = draw(gp.TruncatedNormal(radius), 500, (size,)).numpy() / radius
+    length = np.linalg.norm(z, axis=1)
+    assert length.max() <= 1 + 1e-12
+    assert scipy.stats.kstest(length * radius, edge_law(size, radius)).pvalue > 0.01
+    directions = z / length[:, None]
+    products = directions[::2] @ directions[1::2].T
+    assert np.abs(products).max() < 6 / math.sqrt(size), "all in directions of their own"
+
+
+def test_the_two_ways_agree():
+    """Where both hold: the quantiles, not only their law."""
+    level = torch.linspace(0, 1, 101, dtype=torch.float64)
+    for size, cut in ((20, 1.0), (64, 2.0), (512, 10.0)):
+        one, other = laws._truncated_chi(level, size, cut), laws._steep_chi(level, size, cut)
+        torch.testing.assert_close(one[1:], other[1:], rtol=1e-9, atol=0)
+
+
 def test_truncated_normal_of_images_uses_the_whole_item():
     z = draw(gp.TruncatedNormal(1.5), 200, (2, 3, 4))
     assert z.shape == (200, 2, 3, 4)
@@ -89,6 +123,15 @@ def test_truncated_normal_of_images_uses_the_whole_item():
 
 def test_truncated_spread_is_the_scale():
     assert gp.TruncatedNormal(2.0, 0.5).spread == 0.5
+
+
+@pytest.mark.parametrize(("size", "radius", "scale"), [*BALLS, (512, 3.0, 1.0), (128, 15.31, 1.0)])
+def test_the_unit_of_length_is_the_size_of_a_coordinate(size, radius, scale):
+    law = gp.TruncatedNormal(radius, scale)
+    found = float(draw(law, 2000, (size,)).square().mean().sqrt())
+    assert law.spread_in((size,)) / 1.4 < found < 1.05 * law.spread_in((size,))
+    assert gp.Generator(torch.nn.Linear(size, 2), size, 2, law=law).spread == law.spread_in((size,))
+    assert gp.Normal(scale).spread_in((size,)) == scale
 
 
 BAD = [

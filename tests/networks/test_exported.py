@@ -10,12 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from genprior.networks.exported import _is_size, load_exported
+from genprior.networks.exported import load_exported
 from genprior.networks.foreign import open_generator
+from genprior.networks.program import _is_layout, _is_name, _is_size, _is_words
 
 WEIGHTS = "a/data/weights/model_weights_config.json"
 CONSTANTS = "a/data/constants/model_constants_config.json"
 PROGRAM = "a/models/model.json"
+SAMPLES = "a/data/sample_inputs/model.pt"
 
 
 class Bomb:
@@ -113,6 +115,58 @@ def size(program, mark):
     sizes[0]["as_expr"]["expr_str"] = f"open({mark!r}, 'w') and Symbol('s31')"
 
 
+def intruder(mark, name):
+    """A module of Python on the path that leaves a mark when it is imported."""
+    (mark.parent / f"{name}.py").write_text(f"open({str(mark)!r}, 'w')\nvalue = {{'x': None}}\n")
+    return name
+
+
+def layout(kind, context):
+    leaf = {"type": None, "context": None, "children_spec": []}
+    return json.dumps([1, {"type": kind, "context": context, "children_spec": [leaf]}])
+
+
+def with_layout(records, key, text):
+    def altered(program):
+        program["graph_module"]["module_call_graph"][0]["signature"][key] = text
+        return program
+
+    return changed(records, PROGRAM, altered)
+
+
+def enumeration(records, mark):
+    """torch takes an object with this key for a member of an enumeration, whose module it imports."""
+    context = json.dumps({"__enum__": True, "fqn": f"{intruder(mark, 'intruder_one')}:value", "name": "x"})
+    return with_layout(records, "in_spec", layout("builtins.tuple", context))
+
+
+def factory(records, mark):
+    """torch imports what makes the missing values of such a dictionary."""
+    parts = {"default_factory_module": intruder(mark, "intruder_two"), "default_factory_name": "value"}
+    return with_layout(records, "out_spec", layout("collections.defaultdict", parts | {"dict_context": ["x"]}))
+
+
+def argument(program, mark):
+    """The names of the arguments stand in a line ``def forward(...)`` that torch runs."""
+    signature = program["graph_module"]["module_call_graph"][0]["signature"]
+    signature["forward_arg_names"] = [f"input=open({mark!r}, 'w')"]
+
+
+def placeholder(program, mark):
+    """So do the names of the program's inputs."""
+    name = f"input=open({mark!r}, 'w')"
+    graph = program["graph_module"]["graph"]
+    graph["tensor_values"][name] = graph["tensor_values"].pop("input")
+    text = json.dumps(program).replace('{"name": "input"}', json.dumps({"name": name}))
+    program.update(json.loads(text))
+
+
+def sample(records, mark):
+    """Keys of the example inputs stand in a message inside lines that torch runs."""
+    kept = [record for record in records if record[0] != SAMPLES]
+    return [*kept, (SAMPLES, saved(((torch.zeros(2, 4),), {f"open({str(mark)!r})": torch.zeros(2)})))]
+
+
 def write_zip(path, records):
     with warnings.catch_warnings(), zipfile.ZipFile(path, "w") as archive:
         warnings.simplefilter("ignore")  # of names that are there twice
@@ -129,9 +183,15 @@ def write_zip(path, records):
         (opaque, "holds c as a pickle"),
         (node(call), "calls 'torch.os.mkdir', which is no operation on tensors"),
         (node(size), "which is no arithmetic"),
+        (enumeration, "not plain tuples, lists and dictionaries"),
+        (factory, "not plain tuples, lists and dictionaries"),
+        (node(argument), "names a value .input=open"),
+        (node(placeholder), "names a value .input=open"),
+        (sample, 'names a value "open'),
     ],
 )
-def test_no_code_runs(records, tmp_path, attack, message):
+def test_no_code_runs(records, tmp_path, monkeypatch, attack, message):
+    monkeypatch.syspath_prepend(tmp_path)
     mark = tmp_path / "ran"
     write_zip(tmp_path / "evil.pt2", attack(records, mark))
     with pytest.raises(ValueError, match=message):
@@ -166,7 +226,7 @@ def test_a_convolutional_program_still_opens(tmp_path):
         nn.Unflatten(1, (4, 1, 1)),
         nn.ConvTranspose2d(4, 8, 4),
         nn.BatchNorm2d(8),
-        nn.LeakyReLU(),
+        nn.GELU(approximate="tanh"),
         nn.Upsample(scale_factor=2),
     )
     module = nn.Sequential(
@@ -175,6 +235,23 @@ def test_a_convolutional_program_still_opens(tmp_path):
     exported(module, tmp_path / "a.pt2")
     z = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
     assert torch.allclose(load_exported(tmp_path / "a.pt2")(z), module(z), atol=1e-6)
+
+
+class Named(nn.Module):
+    """Arguments by name, results by name, a text as the argument of an operation."""
+
+    def forward(self, z, *, scale):
+        return {"signal": torch.einsum("bi,bj->bij", z, scale), "latent": [z]}
+
+
+def test_arguments_and_results_with_names_still_open(tmp_path):
+    z, scale = torch.ones(2, 4), torch.arange(4.0).expand(2, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.export.save(torch.export.export(Named(), (z,), {"scale": scale}), tmp_path / "a.pt2")
+        out = load_exported(tmp_path / "a.pt2")(z, scale=scale)
+    assert torch.equal(out["signal"], Named()(z, scale=scale)["signal"])
+    assert torch.equal(out["latent"][0], z)
 
 
 @pytest.mark.parametrize(
@@ -194,3 +271,44 @@ def test_a_convolutional_program_still_opens(tmp_path):
 )
 def test_sizes(text, good):
     assert _is_size(text) is good
+
+
+LEAF = {"type": None, "context": None, "children_spec": []}
+
+
+@pytest.mark.parametrize(
+    ("kind", "context", "good"),
+    [
+        ("builtins.tuple", "null", True),
+        ("builtins.list", "null", True),
+        ("builtins.dict", '["z", "label"]', True),
+        ("collections.OrderedDict", '["z"]', True),
+        ("builtins.tuple", '{"__enum__": 1, "fqn": "os:environ", "name": "x"}', False),
+        ("builtins.dict", '[{"__enum__": 1, "fqn": "os:environ", "name": "x"}]', False),
+        ("builtins.dict", '["z=print(1)"]', False),
+        ("builtins.dict", '[["z"]]', False),
+        ("collections.deque", "null", False),
+        ("collections.namedtuple", "x", False),
+        (None, '{"__enum__": 1}', False),
+    ],
+)
+def test_layouts(kind, context, good):
+    part = {"type": kind, "context": context, "children_spec": [LEAF]}
+    outer = {"type": "builtins.tuple", "context": "null", "children_spec": [LEAF, part]}
+    assert _is_layout(json.dumps([1, part])) is good
+    assert _is_layout(json.dumps([1, outer])) is good
+
+
+@pytest.mark.parametrize("text", ["", "null", "[1]", "[2, {}]", "[1, []]", "[" * 10**5])
+def test_what_is_no_layout(text):
+    assert not _is_layout(text)
+
+
+def test_texts_of_no_known_use():
+    for good in ("", "layers.0.weight", "nearest", "bi,ij->bj", "2.13.0+cpu", "to-rgb 64x64", "größe"):
+        assert _is_words(good)
+    for bad in ("f()", 'a"', "a'", "a[0]", "a\n", "a\\", "{a}", "a;b", "a=b", "a#b"):
+        assert not _is_words(bad)
+    assert _is_name("p_0_weight")
+    assert not _is_name("a.b")
+    assert not _is_name("lambda")

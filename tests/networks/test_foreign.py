@@ -1,6 +1,7 @@
 """A person's own generator: every way in, what is found out about it, and what is refused."""
 
 import pickle
+import sys
 import textwrap
 import warnings
 import zipfile
@@ -600,3 +601,89 @@ def test_digest_of_a_program_in_the_working_folder(tmp_path, monkeypatch):
     before = source_digest("a.pt")
     quiet(lambda: torch.jit.script(nn.Linear(2, 3)).save("a.pt"))
     assert source_digest("a.pt") != before
+
+
+# -- neighbours of a person's file -----------------------------------------------------------------------------------
+
+NETWORK = "import torch\n\n\ndef network():\n    return torch.nn.Linear(4, {width})\n"
+
+
+def model_folder(folder, code, **neighbours):
+    folder.mkdir()
+    for name, text in {**neighbours, "model": code}.items():
+        (folder / f"{name}.py").write_text(text)
+    return f"{folder / 'model.py'}:build"
+
+
+def test_build_imports_from_beside_its_file(tmp_path):
+    code = "def build():\n    from late_neighbour import network\n    return network()\n"
+    spec = model_folder(tmp_path / "one", code, late_neighbour=NETWORK.format(width=9))
+    before = list(sys.path)
+    assert open_generator(spec).signal_shape == (9,)
+    assert sys.path == before
+
+
+def test_two_models_each_with_their_own_neighbour(tmp_path):
+    """Also where a network imports only when it is called: the first one's."""
+    code = textwrap.dedent("""
+        from same_neighbour import network
+
+        class Late(__import__("torch").nn.Module):
+            latent_shape = (4,)
+
+            def __init__(self):
+                super().__init__()
+                self.inner = network()
+
+            def forward(self, z):
+                import same_neighbour
+                return self.inner(z) * same_neighbour.SCALE
+
+        def build():
+            return Late()
+    """)
+    plain = "from same_neighbour import network as build\n"
+    first = model_folder(tmp_path / "one", code, same_neighbour=NETWORK.format(width=9) + "\n\nSCALE = 2\n")
+    second = model_folder(tmp_path / "two", plain, same_neighbour=NETWORK.format(width=16))
+    one, two = open_generator(first), open_generator(second)
+    assert (one.signal_shape, two.signal_shape) == ((9,), (16,))
+    z = one.sample_latent(2)
+    assert torch.equal(one(z), one.module.inner(z) * 2)
+    assert open_generator(second).signal_shape == (16,), "and again"
+    home = sys.modules[type(one.module).__module__]
+    assert home.__file__ == first.removesuffix(":build"), "two files of one name are two modules"
+
+
+def test_a_package_in_the_working_folder(tmp_path, monkeypatch):
+    package = tmp_path / "working_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "models.py").write_text(NETWORK.format(width=9))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place not in ("", ".")])
+    spec = "working_package.models:network"
+    assert open_generator(spec).signal_shape == (9,)
+    assert source_digest(spec) != source_digest("mnist")
+
+
+def test_a_label_of_a_module_that_cannot_be_copied(tmp_path):
+    path = tmp_path / "locked.py"
+    path.write_text(
+        "import threading, torch\n"
+        "class Locked(torch.nn.Module):\n"
+        "    latent_dim = 3\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.lock, self.classes = threading.Lock(), torch.nn.Embedding(5, 3)\n"
+        "    def forward(self, z, label):\n"
+        "        return torch.tanh(z + self.classes(label)).reshape(-1, 1, 1, 3)\n"
+        "def build():\n"
+        "    return Locked().eval().requires_grad_(False)\n"
+    )
+    G = open_generator(f"{path}:build", label=0, signal_range=(-1, 1))
+    others = [with_label(G, label) for label in range(5)]
+    z = G.sample_latent(2)
+    own = others[0].module.module.module
+    for label, other in enumerate(others):
+        assert torch.allclose(2 * other(z) - 1, own(z, torch.full((2,), label)), atol=1e-6)
+    assert torch.equal(G(z), others[0](z)), "the class of the first stays"

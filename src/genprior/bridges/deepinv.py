@@ -40,6 +40,8 @@ class GenPrior(Reconstructor):
         any solver of genprior; :class:`genprior.Auto` by default.
     on_signal, on_latent
         terms R and H.
+    verify
+        whether to check the laws of the physics at every call; without, for one physics that is used many times.
     options
         everything else that :func:`genprior.solve` takes: ``stop``, ``restarts``, ``seed``, ``batch_size``, ``tolerance``, ...
 
@@ -57,20 +59,22 @@ class GenPrior(Reconstructor):
         *,
         on_signal: Term | None = None,
         on_latent: Term | None = None,
+        verify: bool = True,
         **options: Any,
     ) -> None:
         super().__init__()
         _check_options(options)
         self.generator, self.solver = generator, solver
         self.on_signal, self.on_latent = on_signal, on_latent
-        self.options = options
+        self.verify, self.options = verify, options
         self.result: Result | None = None
         Problem(generator, NoLoss(), on_signal, on_latent)  # complains here rather than at the first image
 
     def forward(self, y: Tensor, physics: Any, z0: Tensor | None = None) -> Tensor:
         """The images ``G(z)`` for measurements ``y``; ``z0`` are latents to start from."""
-        operator = from_deepinv(physics, self.generator.signal_shape, items=len(y))
-        problem = Problem(self.generator, LeastSquares(operator, y), self.on_signal, self.on_latent)
+        G = self.generator
+        operator = from_deepinv(physics, G.signal_shape, items=len(y), verify=self.verify).to(G.device, G.dtype)
+        problem = Problem(G, LeastSquares(operator, y), self.on_signal, self.on_latent)
         self.result = solve(problem, self.solver, z0=z0, progress=False, **self.options)
         return self.result.signal
 

@@ -100,7 +100,7 @@ def _gradient_error(generator: Generator, z: Tensor, seed: int) -> float:
     errors = []
     with torch.no_grad():
         for width in (1e-1, 1e-2, 1e-3, 1e-4):
-            h = width * generator.law.spread
+            h = width * generator.spread
             change = generator(z + h * direction) - generator(z - h * direction)
             secant = _batch.dot(v, change) / (2 * h)
             errors.append(_batch.ratio((secant - slope).abs(), torch.maximum(secant.abs(), slope.abs())))

@@ -164,7 +164,7 @@ class Generator:
         """
         self._check_latent(z)
         with self._twice(), _persons_code(z):
-            matrix = jacobian(self.module, z, image)
+            matrix = jacobian(self.module, z, math.prod(self.signal_shape), image)
         self.forwards += math.prod(self.latent_shape)
         return matrix
 
@@ -234,6 +234,11 @@ class Generator:
     def draw(self, count: int, random: torch.Generator) -> Tensor:
         """Draw ``count`` latents with the given CPU random generator."""
         return self.law.sample(count, self.latent_shape, random).to(self.device, self.dtype)
+
+    @property
+    def spread(self) -> float:
+        """The unit of length in the latent space, for default steps: the typical size of one latent number under the law."""
+        return self.law.spread_in(self.latent_shape)
 
     def _weights(self) -> Tensor:
         """Changes when the module's numbers do."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import warnings
 from collections.abc import Callable
 from functools import lru_cache
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 _LARGEST = 2**23
 """Most signal numbers in one batch of tangents; larger ones gain nothing."""
+_ONE_AT_A_TIME = threading.RLock()
+"""torch keeps the levels of forward mode, and its choice of attention kernels, once for all threads of the process: one that
+ends clears the tangents of the others, which then read zeros."""
 _NOT_THE_MODULE = ("memory", "CUDA", "cuBLAS", "MPS")
 """In the text of errors that are the device's; on the CPU, a lack of memory is known by nothing else."""
 
@@ -34,15 +38,13 @@ class OnlyGradients(ValueError):
         )
 
 
-def jacobian(module: nn.Module, z: Tensor, image: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-    """``DG(z)``, or ``image(DG(z))`` column by column, as ``(B, m, s)``.
+def jacobian(module: nn.Module, z: Tensor, signal: int, image: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+    """``DG(z)``, or ``image(DG(z))`` column by column, as ``(B, m, s)``; ``signal`` is how many numbers one signal has.
 
     Tangents go through the network together as one large batch, the values through which they are carried only once.
     Modules that forward mode or its batching cannot take are differentiated twice in reverse mode instead.
     """
     size, shape = math.prod(z.shape[1:]), z.shape
-    with torch.no_grad():
-        signal = module(z)[0].numel()
     group = max(1, min(size, _LARGEST // max(1, signal * len(z))))
     units = torch.eye(size, device=z.device, dtype=z.dtype).reshape(size, 1, *shape[1:])
     blocks = []
@@ -77,14 +79,17 @@ def pushed(module: nn.Module, z: Tensor, tangents: Tensor) -> Tensor:
         image: Tensor = torch.func.jvp(module, (z,), (v,))[1]
         return image
 
-    _prepare_forward_mode()
-    with sdpa_kernel(SDPBackend.MATH):  # the only kernel of attention that has second derivatives and forward mode
-        try:
-            with torch.no_grad():
-                stacked: Tensor = torch.func.vmap(one)(tangents)
-        except (RuntimeError, NotImplementedError):
-            return _pushed_by_transposition(module, z, tangents)
-        return stacked
+    with _ONE_AT_A_TIME:
+        _prepare_forward_mode()
+        with sdpa_kernel(SDPBackend.MATH):  # the only kernel of attention that has second derivatives and forward mode
+            try:
+                with torch.no_grad():
+                    stacked: Tensor = torch.func.vmap(one)(tangents)
+            except torch.OutOfMemoryError:  # the other way is for modules, not for small devices
+                raise
+            except (RuntimeError, NotImplementedError):
+                return _pushed_by_transposition(module, z, tangents)
+            return stacked
 
 
 def _pushed_by_transposition(module: nn.Module, z: Tensor, tangents: Tensor) -> Tensor:

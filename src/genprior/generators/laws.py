@@ -12,6 +12,10 @@ from torch import Tensor
 from genprior import _validate
 
 _BISECTIONS = 60
+_TOO_SMALL = 1e-200
+"""Probabilities below this are near the end of float64: their parts would be zero."""
+_NEWTON_STEPS = 20
+_SERIES_END = 1e-17
 
 
 class Law(ABC):
@@ -24,7 +28,11 @@ class Law(ABC):
     @property
     @abstractmethod
     def spread(self) -> float:
-        """Typical standard deviation of one coordinate: the unit of length in the latent space."""
+        """Typical standard deviation of one coordinate."""
+
+    def spread_in(self, shape: tuple[int, ...]) -> float:
+        """The same for latents of this shape, where that matters: the unit of length in the latent space."""
+        return self.spread
 
     @property
     def centre(self) -> float:
@@ -80,6 +88,10 @@ class TruncatedNormal(Law):
         """The standard deviation before the cut."""
         return self.scale
 
+    def spread_in(self, shape: tuple[int, ...]) -> float:
+        """In a small ball the density is flat: ``radius / sqrt(s + 2)`` for s latent numbers; else ``scale``."""
+        return min(self.scale, self.radius / math.sqrt(math.prod(shape) + 2))
+
 
 @dataclass(frozen=True)
 class Uniform(Law):
@@ -113,10 +125,42 @@ class Uniform(Law):
 def _truncated_chi(level: Tensor, size: int, cut: float) -> Tensor:
     """Solve ``P(size/2, r^2/2) = level * P(size/2, cut^2/2)`` for r by bisection on [0, cut]."""
     half = torch.full_like(level, size / 2)
-    target = level * torch.special.gammainc(half, torch.full_like(level, cut**2 / 2))
+    whole = float(torch.special.gammainc(level.new_tensor(size / 2), level.new_tensor(cut**2 / 2)))
+    if whole < _TOO_SMALL:
+        return _steep_chi(level, size, cut)
+    target = level * whole
     low, high = torch.zeros_like(level), torch.full_like(level, cut)
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         below = torch.special.gammainc(half, middle**2 / 2) < target
         low, high = torch.where(below, middle, low), torch.where(below, high, middle)
     return (low + high) / 2
+
+
+def _steep_chi(level: Tensor, size: int, cut: float) -> Tensor:
+    """The same for a ball that the normal law hardly ever meets, on logarithms: Newton in ``x = log(r^2 / cut^2)``.
+
+    With a = size/2: ``log P(a, t) = a log t - t + log S(t) + const``, where ``S(t) = sum_n t^n / ((a+1) ... (a+n))`` and
+    ``d log P / d log t = a / S``. That falls in t, so log P is concave in x, and Newton's steps rise to the solution from
+    the second on.
+    """
+    half, most = size / 2, cut**2 / 2
+    wanted = level.clamp_min(torch.finfo(level.dtype).tiny).log()
+    x = torch.zeros_like(level)
+    edge = _gamma_series(half, torch.full_like(level, most))
+    for _ in range(_NEWTON_STEPS):
+        series = _gamma_series(half, most * x.exp())
+        found = half * x - most * torch.expm1(x) + (series / edge).log()
+        x = (x - (found - wanted) * series / half).clamp_max(0.0)
+    return cut * (x / 2).exp()
+
+
+def _gamma_series(half: float, t: Tensor) -> Tensor:
+    """``S(t)`` above. Where P is tiny, t is far below a and the parts fall quickly."""
+    part = total = torch.ones_like(t)
+    count = 0
+    while float(part.max()) > _SERIES_END * float(total.min()):
+        count += 1
+        part = part * t / (half + count)
+        total = total + part
+    return total

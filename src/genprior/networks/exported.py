@@ -1,17 +1,15 @@
 """Programs that ``torch.export.save`` wrote, without the ways in which such a file could run code while it is opened.
 
-``torch.export.load`` unpickles, evaluates text and resolves names that stand in the file. What is handed to it is therefore
-not the file: it is a new archive in memory that holds only the records a plain network needs, each of them checked.
+``torch.export.load`` unpickles, imports, evaluates text and resolves names that stand in the file. What is handed to it is
+therefore not the file: it is a new archive in memory that holds only the records a plain network needs, each of them checked.
 """
 
 from __future__ import annotations
 
-import ast
 import io
 import json
 import re
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ import torch
 from torch import nn
 
 from genprior.items.guard import Unreadable, reading
+from genprior.networks.program import check_samples, check_texts, checked_program
 from genprior.networks.weights import refuse_pickled_code
 
 _PROGRAM = "models/model.json"
@@ -27,18 +26,8 @@ _PLAIN = re.compile(
 )
 _CONFIG = re.compile(r"data/(weights|constants)/model_\1_config\.json")
 _PICKLED = re.compile(r"data/(weights|constants|sample_inputs)/model\.pt")
+_SAMPLES = "data/sample_inputs/model.pt"
 _PAYLOAD = re.compile(r"(weight|tensor)_\d+")
-_OPERATION = re.compile(
-    r"torch\.ops\.(aten|prims|quantized|quantized_decomposed|torchvision)\.(?!(save|from_file)\b)\w+(\.(?!__)\w+)?"
-    r"|_operator\.(getitem|add|sub|mul|truediv|floordiv|mod|neg|pow|eq|ne|lt|le|gt|ge|and_|or_|not_)"
-    r"|math\.\w+|torch\.sym_\w+"
-)
-_CALLED = re.compile(r"[A-Z]\w*")
-"""Functions of sizes, such as ``Symbol('s0')`` or ``FloorDiv(s0, 2)``; Python's own begin with a small letter."""
-_SIZES = (
-    *(ast.Expression, ast.Constant, ast.Name, ast.Load, ast.keyword, ast.Tuple, ast.operator, ast.unaryop, ast.cmpop),
-    *(ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.boolop),
-)
 
 
 def load_exported(path: Path) -> nn.Module:
@@ -105,55 +94,19 @@ def _checked(name: str, content: bytes, path: Path) -> bytes:
     if _CONFIG.fullmatch(name):
         _check_payloads(json.loads(content), path)
     elif _PICKLED.fullmatch(name):
-        refuse_pickled_code(path, content)
+        data = refuse_pickled_code(path, content)
+        if name == _SAMPLES:
+            check_samples(data, path)
     elif name == _PROGRAM:
-        program = json.loads(content)
-        for part in _parts(program):
-            _check_names(part, path)
-        return json.dumps(program | {"guards_code": []}).encode()  # torch would run these lines
+        return json.dumps(checked_program(json.loads(content), path)).encode()
     return content
 
 
 def _check_payloads(config: Any, path: Path) -> None:
     """Plain dense tensors only: torch unpickles the rest, some of it by the name of its record alone."""
+    check_texts(config, path)
     for key, entry in config["config"].items():
         if entry.get("use_pickle") or not _PAYLOAD.fullmatch(entry["path_name"]):
             raise Unreadable(
                 f"{path} holds {key} as a pickle, which could run any code: refused; export it as a plain dense tensor"
             )
-
-
-def _parts(value: Any) -> Iterator[dict[str, Any]]:
-    """Every object inside a JSON document."""
-    if isinstance(value, dict):
-        yield value
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    for part in inner:
-        yield from _parts(part)
-
-
-def _check_names(part: dict[str, Any], path: Path) -> None:
-    for key in ("target", "as_operator"):
-        name = part.get(key)
-        if isinstance(name, str) and not _OPERATION.fullmatch(name):
-            raise Unreadable(f"{path} calls {name!r}, which is no operation on tensors: refused, it could run any code")
-    size = part.get("expr_str")
-    if isinstance(size, str) and not _is_size(size):
-        raise Unreadable(f"{path} has the size {size[:80]!r}, which is no arithmetic: refused, it could run any code")
-
-
-def _is_size(text: str) -> bool:
-    """Arithmetic of numbers, symbols and functions of sizes; no attributes, no other calls."""
-    try:
-        nodes = list(ast.walk(ast.parse(text, mode="eval")))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return all(_is_arithmetic(node) for node in nodes)
-
-
-def _is_arithmetic(node: ast.AST) -> bool:
-    if isinstance(node, ast.Call):
-        return isinstance(node.func, ast.Name) and bool(_CALLED.fullmatch(node.func.id))
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return node.value.isidentifier() and "__" not in node.value
-    return isinstance(node, _SIZES)

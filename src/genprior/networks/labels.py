@@ -12,7 +12,7 @@ from torch import nn
 
 from genprior import _validate
 from genprior.generators.contract import Generator
-from genprior.networks.adapt import Labelled
+from genprior.networks.adapt import FromRange, Labelled
 from genprior.networks.shapes import declared_latent, first_weights
 
 _COUNTS = ("n_classes", "num_classes", "classes", "n_class", "num_class", "class_count", "label_dim", "c_dim")
@@ -50,14 +50,8 @@ def ways(module: nn.Module, label: int | None, latent_shape: tuple[int, ...] | N
 
 
 def with_label(generator: Generator, label: int) -> Generator:
-    """The same conditional generator with another class; the weights are shared."""
-    other = generator.with_module(generator.module)
-    found = [part for part in other.module.modules() if isinstance(part, Labelled)]
-    if not found:
-        raise ValueError("the generator has no class label to change")
-    for part in found:
-        part.label = _validate.whole("label", label, 0)
-    return other
+    """The same conditional generator with another class; the weights are shared, the class of the given one stays."""
+    return generator.with_module(_relabelled(generator.module, _validate.whole("label", label, 0)))
 
 
 def check_labels(generator: Generator, labels: Iterable[int]) -> None:
@@ -69,6 +63,17 @@ def check_labels(generator: Generator, labels: Iterable[int]) -> None:
                 other(other.sample_latent(1))
         except ValueError as problem:
             raise ValueError(f"the generator does not take the class label {label}: {problem}") from problem
+
+
+def _relabelled(module: nn.Module, label: int) -> nn.Module:
+    """New wrappers around the same network: one that cannot be copied is shared, and so would be a class set inside."""
+    if isinstance(module, Labelled):
+        other: nn.Module = Labelled(module.module, label, module.classes)
+    elif isinstance(module, FromRange):
+        other = FromRange(_relabelled(module.module, label), module.low, module.high)
+    else:
+        raise ValueError("the generator has no class label to change")
+    return other.train(module.training)
 
 
 def _use(second: list[tuple[str, bool, object]]) -> Literal["none", "optional", "needed"]:

@@ -10,6 +10,7 @@ import sys
 import traceback
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from torch import nn
 
 from genprior.generators.contract import Generator
 from genprior.items.guard import Unreadable
+from genprior.networks.beside import beside
 from genprior.networks.exported import load_exported
 from genprior.networks.weights import refuse_pickled_code
 
@@ -38,24 +40,9 @@ def build_from_python(spec: str) -> Any:
 
     A name that stands for a module itself gives that module.
     """
-    place, _, name = spec.rpartition(":")
-    source = _import(place, spec)
-    build = getattr(source, name, None)
-    if isinstance(build, nn.Module | Generator):
-        return build
-    if not callable(build):
-        there = [key for key, value in vars(source).items() if callable(value) and not key.startswith("_")]
-        raise ValueError(f"{place} has no function {name!r}: give one of {', '.join(there) or '(it defines none)'}")
-    needed = _needed(build)
-    if needed:
-        raise ValueError(
-            f"{spec} needs the arguments {', '.join(needed)}: give them defaults, or write a function without arguments "
-            "that returns the module"
-        )
-    built = _guarded(build, spec, f"{name}()")
-    if built is None:
-        raise ValueError(f"{spec} returned None, expected a torch.nn.Module: is a return missing in {name}?")
-    return built
+    place = spec.rpartition(":")[0]
+    with beside(_folder(place)):
+        return _built(_import(place, spec), spec)
 
 
 def source_file(spec: str) -> Path | None:
@@ -63,7 +50,8 @@ def source_file(spec: str) -> Path | None:
     place = spec.rpartition(":")[0]
     if place.endswith(".py"):
         return Path(place)
-    origin = getattr(_import(place, spec), "__file__", None)
+    with beside(_folder(place)):
+        origin = getattr(_import(place, spec), "__file__", None)
     return None if origin is None else Path(origin)
 
 
@@ -123,6 +111,26 @@ def _scripted(path: Path) -> nn.Module:
     return module
 
 
+def _built(source: ModuleType, spec: str) -> Any:
+    place, _, name = spec.rpartition(":")
+    build = getattr(source, name, None)
+    if isinstance(build, nn.Module | Generator):
+        return build
+    if not callable(build):
+        there = [key for key, value in vars(source).items() if callable(value) and not key.startswith("_")]
+        raise ValueError(f"{place} has no function {name!r}: give one of {', '.join(there) or '(it defines none)'}")
+    needed = _needed(build)
+    if needed:
+        raise ValueError(
+            f"{spec} needs the arguments {', '.join(needed)}: give them defaults, or write a function without arguments "
+            "that returns the module"
+        )
+    built = _guarded(build, spec, f"{name}()")
+    if built is None:
+        raise ValueError(f"{spec} returned None, expected a torch.nn.Module: is a return missing in {name}?")
+    return built
+
+
 def _import(place: str, spec: str) -> ModuleType:
     if not place.endswith(".py"):
         imported: ModuleType = _guarded(lambda: importlib.import_module(place), spec, f"import {place}")
@@ -130,19 +138,20 @@ def _import(place: str, spec: str) -> ModuleType:
     path = Path(place)
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path} (from the generator {spec!r})")
-    name = f"genprior_user_{path.stem}"
+    name = f"genprior_user_{path.stem}_{zlib.crc32(str(path.resolve()).encode()):08x}"
     found = importlib.util.spec_from_file_location(name, path)
     if found is None or found.loader is None:
         raise ValueError(f"{path} cannot be imported as Python code")
     module = importlib.util.module_from_spec(found)
     loader = found.loader
     sys.modules[name] = module  # dataclasses and the like look their module up
-    sys.path.insert(0, str(path.resolve().parent))
-    try:
-        _guarded(lambda: loader.exec_module(module), spec, str(path))
-    finally:
-        sys.path.remove(str(path.resolve().parent))
+    _guarded(lambda: loader.exec_module(module), spec, str(path))
     return module
+
+
+def _folder(place: str) -> Path:
+    """Where the code's neighbours are: beside its file, or for a package the working folder, as with ``python -m``."""
+    return Path(place).resolve().parent if place.endswith(".py") else Path.cwd()
 
 
 def _guarded(call: Callable[[], Any], spec: str, what: str) -> Any:

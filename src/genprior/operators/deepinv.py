@@ -38,7 +38,8 @@ def from_deepinv(
     physics
         any object with linear ``A(x)`` and ``A_adjoint(y)`` on batches.
     signal_shape
-        shape of one image, such as (1, 28, 28); needed where the physics does not know it (``img_size``).
+        shape of one image, such as (1, 28, 28); needed where the physics does not know it (``img_size``), or knows it
+        without channels. Where both are there, this one counts if ``A`` and ``A_adjoint`` take it.
     resolvent
         how ``(A^T A + rho I)^-1`` is computed: ``"prox_l2"``, as the physics does; ``"cg"``, by conjugate gradients with
         ``tolerance`` and ``max_iterations``; ``"auto"``: its ``prox_l2`` where that is there and exact on random signals
@@ -171,16 +172,26 @@ class DeepinvOperator(Operator):
         """The image of one zero signal, or of as many as there are items."""
         counts = (1,) if items is None else (1, _validate.whole("items", items))
         shape, name = self.signal_shape or (), type(self._physics).__name__
+        known = _known_size(self._physics)
         for count in counts:
             zero = torch.zeros(count, *shape, device=self.device, dtype=self.dtype or torch.float32)
             try:
                 with torch.no_grad():
-                    return _measurements(self._physics.A(zero), name)
-            except (RuntimeError, IndexError, AssertionError) as problem:
+                    image = self._physics.A(zero)
+                    if isinstance(image, Tensor):
+                        _check_back(self._physics.A_adjoint(image), zero)
+            except Exception as problem:  # foreign code
                 failure = problem
+            else:
+                return _measurements(image, name)
+        if known not in (None, shape):
+            raise ValueError(
+                f"signal_shape is {shape}, but the physics is made for images of {known} ({failure}): make the physics with "
+                f"img_size={shape}, or use another generator"
+            )
         raise ValueError(
-            f"physics {name} failed on a signal of shape {shape} ({failure}): correct signal_shape; if it has its own "
-            "parameters for every image, give items=, the number of images"
+            f"physics {name} failed on a signal of shape {shape} ({failure}): correct signal_shape, which has channels, such "
+            "as (1, 28, 28); if it has its own parameters for every image, give items=, the number of images"
         )
 
 
@@ -194,17 +205,22 @@ def _linear(physics: Any) -> Any:
 
 
 def _shape(physics: Any, given: int | Sequence[int] | None) -> tuple[int, ...]:
-    known = getattr(physics, "img_size", None) or getattr(physics, "imsize", None)
-    wanted = known if given is None else given
+    wanted = _known_size(physics) if given is None else given
     if wanted is None:
         raise ValueError(f"signal_shape is needed: {type(physics).__name__} does not know the size of its images")
-    shape = _validate.shape("signal_shape", wanted)
-    if known is not None and shape != tuple(known):
-        raise ValueError(
-            f"signal_shape is {shape}, but the physics is made for images of {tuple(known)}: make the physics with "
-            f"img_size={shape}, or use another generator"
-        )
-    return shape
+    return _validate.shape("signal_shape", wanted)
+
+
+def _known_size(physics: Any) -> tuple[int, ...] | None:
+    """What the physics says; some leave the channels out, some have a default until they are used."""
+    known = getattr(physics, "img_size", None) or getattr(physics, "imsize", None)
+    return None if known is None else tuple(known)
+
+
+def _check_back(back: Any, signals: Tensor) -> None:
+    """Sizes that only happen to broadcast, or to have as many numbers, do not come back."""
+    if isinstance(back, Tensor) and back.shape[1:] != signals.shape[1:]:
+        raise ValueError(f"A_adjoint gives signals of shape {tuple(back.shape[1:])}")
 
 
 def _measurements(image: Any, name: str) -> Tensor:
@@ -239,5 +255,10 @@ def _place(physics: Any) -> tuple[torch.device | None, torch.dtype | None]:
 
 
 def _change(physics: Any, change: Callable[[Tensor], Tensor]) -> None:
-    if isinstance(physics, nn.Module):
-        physics._apply(change)  # type: ignore[no-untyped-call]
+    if not isinstance(physics, nn.Module):
+        return
+    physics._apply(change)  # type: ignore[no-untyped-call]
+    for part in physics.modules():
+        kinds = {name: value for name, value in vars(part).items() if isinstance(value, torch.dtype)}
+        for name, kind in kinds.items():  # some convert to what they were made with
+            setattr(part, name, change(torch.empty((), dtype=kind)).dtype)

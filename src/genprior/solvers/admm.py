@@ -117,7 +117,7 @@ class ADMM(Solver):
         progress = duals.Progress(gap, torch.maximum(s.extent, _batch.norm(w)), k, rho, s.first_rho)
         sigma, dual_memory = self.dual(progress, s.dual_memory)
         sigma = s.scale * sigma
-        common = following(s, at, point, pull, problem.generator.law.spread) | {"w": w, "rho": rho}
+        common = following(s, at, point, pull, problem.generator.spread) | {"w": w, "rho": rho}
         return ADMMState(
             **judged_where(exact, common, s),
             r=r,

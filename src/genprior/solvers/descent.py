@@ -45,7 +45,7 @@ class Descent(Solver):
         f = problem.signal_gradient(s.x, s.residual)
         at, pull, z_memory, _ = self.z_step.advance(problem, s, Task(f, s.nu, s.scale), s.z_memory)
         point = problem.evaluate(at.x, at.z)
-        common = following(s, at, point, pull, problem.generator.law.spread)
+        common = following(s, at, point, pull, problem.generator.spread)
         return DescentState(**common, residual=point.residual, z_memory=z_memory)
 
 

@@ -156,7 +156,7 @@ class LBFGS(Solver):
         at = problem.generator.evaluate(z_next)
         point = problem.evaluate(at.x, at.z)
         return LBFGSState(
-            **judged_where(search.accepted, following(s, at, point, pull, problem.generator.law.spread), s),
+            **judged_where(search.accepted, following(s, at, point, pull, problem.generator.spread), s),
             v=v,
             base_v=base_v,
             base_z=base_z,

@@ -110,7 +110,7 @@ class LevenbergMarquardt(Solver):
         at = problem.generator.evaluate(z, graph=False)
         point = problem.evaluate(at.x, at.z)
         pull = self._pull(s, gradient)
-        common = following(judged, at, point, pull, problem.generator.law.spread)
+        common = following(judged, at, point, pull, problem.generator.spread)
         stretch = (s.model.gram.diagonal(dim1=1, dim2=2).amax(dim=1) / s.nu.clamp_min(1e-30)).sqrt()
         common |= {"before": s.base_z.reshape(s.z.shape), "stretch": torch.maximum(common["stretch"], stretch)}
         common = judged_where(fresh, common, s)

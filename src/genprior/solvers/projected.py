@@ -73,7 +73,7 @@ class ProjectedGradient(Solver):
 
         count = (s.count + 1) % self.inner
         target = self._target(problem, at.x, point.residual, s.nu)
-        common = following(s, at, point, pull, problem.generator.law.spread)
+        common = following(s, at, point, pull, problem.generator.spread)
         new = s.count == 0  # between two targets the last verdict holds
         common = judged_where(new if exact is None else exact & new, common, s)
         return ProjectedState(

@@ -204,7 +204,7 @@ class QuasiNewton(Solver):
         at = problem.generator.evaluate(z)
         point = problem.evaluate(at.x, at.z)
         sight = envelope.look(problem, at.x, point, self._sight(s), s.lam, s.rho)
-        common = following(s, at, point, pull, problem.generator.law.spread)
+        common = following(s, at, point, pull, problem.generator.spread)
         at_base = {
             "before": s.base_z.reshape(z.shape),
             "gradient": s.base_pull.reshape(z.shape),
@@ -322,7 +322,7 @@ class QuasiNewton(Solver):
     def _ridge(self, problem: Problem, s: QuasiNewtonState, energy: Tensor, share: Tensor) -> Tensor:
         """The weight of the pull: falls with the energy and with the steps, and ends."""
         size = torch.minimum(energy.abs(), s.first_energy * share)
-        unit = s.base_z.shape[1] * problem.generator.law.spread**2
+        unit = s.base_z.shape[1] * problem.generator.spread**2
         return torch.where(share > _RIDGE_END, self.ridge / unit * size, 0.0)
 
     def _own_curvature(self, problem: Problem, s: QuasiNewtonState) -> Tensor:

@@ -52,7 +52,7 @@ class FirstOrder(ZStep):
             curvature=task.curvature,
             kappa=pull.kappa,
             shrink=task.shrink,
-            spread=problem.generator.law.spread,
+            spread=problem.generator.spread,
         )
         z, memory = self(move, memory)
         return Advance(problem.generator.evaluate(z), pull, memory)

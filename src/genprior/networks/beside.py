@@ -1,0 +1,58 @@
+"""A person's folder on the path of Python's imports, for as long as their code is opened and called."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+_NEIGHBOURS: dict[str, Path] = {}
+"""Modules that persons' code imported from its own folder, and that folder."""
+
+
+@contextmanager
+def beside(folder: Path) -> Iterator[None]:
+    """What lies in the folder can be imported inside.
+
+    Two models may each have a ``networks.py``: what came from other folders is out of sight meanwhile, and back afterwards,
+    for networks that import when they are called. Of two modules of one name the first stays.
+    """
+    others = [name for name, place in _NEIGHBOURS.items() if place != folder and name in sys.modules]
+    hidden = {name: sys.modules.pop(name) for name in others}
+    before = set(sys.modules)
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        if str(folder) in sys.path:  # the person's code may have taken it away
+            sys.path.remove(str(folder))
+        for name in _new_neighbours(folder, before):
+            if _top(name) in hidden:
+                del sys.modules[name]
+            else:
+                _NEIGHBOURS[name] = folder
+        sys.modules.update(hidden)
+
+
+def _new_neighbours(folder: Path, before: set[str]) -> list[str]:
+    """Modules that lie in the folder itself, with what is inside them; not, say, in an environment below it."""
+    new = [name for name in sys.modules if name not in before]
+    fresh = {name for name in new if "." not in name and _lies_in(sys.modules[name], folder)}
+    return [name for name in new if _top(name) in fresh or _NEIGHBOURS.get(_top(name)) == folder]
+
+
+def _top(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _lies_in(module: ModuleType, folder: Path) -> bool:
+    facts = getattr(module, "__dict__", {})  # nothing that a module makes up when it is asked
+    file = facts.get("__file__")
+    if isinstance(file, str):
+        place = Path(file).resolve()
+        return folder in (place.parent, place.parent.parent)
+    return any(Path(place).resolve().parent == folder for place in facts.get("__path__", ()))
