@@ -123,10 +123,40 @@ def test_plain_constants():
     generator = gp.Generator(nn.Linear(2, 5), 2, 5)
     distance = loss_constants(gp.Problem(generator, gp.SquaredDistance(torch.zeros(3, 5), 1.0)), 1.0)
     assert (distance.mu, distance.nu) == (2.0, 2.0), "|w - y|^2 has 2, not 1"
-    assert distance.restricted_mu == pytest.approx(2.0, rel=1e-3)
+    assert (distance.restricted_mu, distance.restricted_nu) == (2.0, 2.0)
+    far = gp.SquaredDistance(torch.full((2, 5), 1e4), torch.tensor([0.25, 4.0]))
+    worst = loss_constants(gp.Problem(generator, far), 1.0)
+    assert (worst.restricted_mu, worst.restricted_nu) == (0.5, 8.0), "no difference of squares of 1e4"
     free = gp.operators.Linear(lambda x: 2 * x, lambda y: 2 * y, signal_shape=(5,))
     unproved = loss_constants(gp.Problem(generator, gp.LeastSquares(free, torch.zeros(1, 5))), 1.0)
     assert not unproved.proved and unproved.mu == 0 and unproved.restricted_mu == pytest.approx(4.0, rel=1e-3)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e5, 1e9])
+def test_divergences_that_are_round_off_do_not_count(offset):
+    """``offset + |w - s|^2`` has 2; in float32 the offset hides near pairs, or all."""
+    torch.manual_seed(0)
+    generator = gp.Generator(nn.Linear(2, 5), 2, 5)
+    risk = gp.EmpiricalRisk(lambda w, s: offset + (w[:, None] - s).square().sum(dim=2), torch.zeros(3, 5))
+    found = loss_constants(gp.Problem(generator, risk), 3.0)
+    truth = 0.0 if offset == 1e9 else 2.0
+    assert (found.restricted_mu, found.restricted_nu) == pytest.approx((truth, truth), rel=0.25)
+    assert (found.samples == "0 secants") == (offset == 1e9)
+    assert loss_constants(gp.Problem(generator, None, on_signal=gp.L1()), 1.0).samples != "0 secants", (
+        "a zero that is exact"
+    )
+
+
+def test_the_source_of_constants_that_are_not_proved_is_their_own():
+    generator = gp.Generator(dense(orthonormal(4, 2)), 2, 4)
+    risk = gp.EmpiricalRisk(
+        lambda w, s: (w[:, None] - s).square().sum(dim=2), torch.zeros(3, 4).double(), strong_convexity=2.0
+    )
+    found = certify(gp.Problem(generator, risk), 1.0, dual=1.0, **CHEAP)
+    assumption = next(a for a in found.assumptions if a.text.startswith("mu_L and nu_L"))
+    assert (assumption.checked, assumption.note) == (False, "estimated at a few points")
+    restricted = certify(linear_problem(measurements=6), **CHEAP)
+    assert "secants" in next(a.note for a in restricted.assumptions if "restricted constant" in a.text)
 
 
 def test_a_bent_generator_is_guaranteed_only_if_its_latents_are_kept_in_the_ball():
@@ -335,6 +365,10 @@ def test_what_cannot_be_certified_is_said_and_not_an_error():
     away = gp.Problem(generator, gp.SquaredDistance(y), on_signal=gp.Ball(0.01))
     failures = {c.name for c in certify(away, 1.0, z0=torch.ones(1, 2).double(), **CHEAP).guarantee.failures}
     assert "G(z0) lies in the set of R" in failures
+    start = torch.ones(1, 2).double()
+    lost = certify(gp.Problem(generator, None, on_signal=gp.Ball(0.01)), 1.0, z0=start, target=start, **CHEAP)
+    assert lost.status == "none" and math.isinf(lost.guarantee.setting.dual), "nu_L is 0, the objective infinite"
+    assert "|lam*| has a bound" in {c.name for c in lost.guarantee.failures}
     none = certify(gp.Problem(generator, None, on_signal=gp.L1().around(y)), 1.0, **CHEAP)
     assert none.status == "none" and "mu_L > 0" in {c.name for c in none.guarantee.failures}
     constant = certify(gp.Generator(dense(torch.zeros(4, 2).double()), 2, 4), 1.0, **CHEAP)

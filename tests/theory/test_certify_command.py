@@ -3,14 +3,16 @@
 import dataclasses
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import genprior as gp
 from genprior.experiments.examination import examine
-from genprior.report.certificate import _measured, draw_run, draw_spectra, examination_numbers
+from genprior.report.certificate import _loss, _measured, draw_run, draw_spectra, examination_numbers
 from genprior.theory.certifying import own_signal_problem
+from genprior.theory.loss_constants import GIVEN, LossConstants
 from tests.test_cli import ends, flat
 from tests.theory.networks import dense
 
@@ -45,6 +47,15 @@ def test_json_of_ones_own_generator(own, capfd):
     assert document["proposition1"] == {"holds": True, "not_checked": [], "failures": []}
     assert document["certificate"]["status"] == "none" and document["certificate"]["steps"] is None
     assert document["radius"] == 2.0 and document["measured"]["iterations"] == 20
+
+
+def test_a_generator_in_float64_with_an_operator(own, tmp_path, capfd):
+    path = tmp_path / "double.py"
+    path.write_text(BUILD.replace("(1, 6, 6)))", "(1, 6, 6))).double()"))
+    for operator in (["--operator", "gaussian", "--m", "20"], ["--operator", "downsample:2 @ blur:sigma=1"]):
+        assert ends(["certify", "--generator", f"{path}:build", *operator, *FAST, "--json"]) == 0
+        shown = capfd.readouterr()
+        assert json.loads(shown.out)["loss"]["restricted"]["mu"] > 0 and shown.err == ""
 
 
 def test_page_and_files(own, tmp_path, capfd, monkeypatch):
@@ -90,6 +101,19 @@ def test_a_linear_generator_is_guaranteed_and_the_prediction_holds():
     worse = dataclasses.replace(found.measured, objective=3 * found.measured.bound)
     assert "up to 3 times what it allows" in _measured(dataclasses.replace(found, measured=worse))
     assert draw_run(found).axes and len(draw_spectra(found).axes) == 2
+
+
+@pytest.mark.parametrize(
+    ("proved", "source", "shown"),
+    [
+        (True, "mu = nu = 2 weight", "(proved: mu = nu = 2 weight)"),
+        (True, GIVEN, f"({GIVEN})"),
+        (False, "estimated at a few points", "(estimated at a few points)"),
+    ],
+)
+def test_where_the_constants_of_the_loss_come_from(proved, source, shown):
+    loss = LossConstants(1.0, 2.0, proved, source, 1.0, 2.0, "9 secants")
+    assert shown in _loss(SimpleNamespace(certificate=SimpleNamespace(loss=loss)))
 
 
 def test_mnist_meets_the_outside_names():

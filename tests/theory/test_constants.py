@@ -13,10 +13,10 @@ import genprior as gp
 from genprior.networks.adapt import FromRange
 from genprior.networks.generators import ConvGenerator, ResidualGenerator
 from genprior.theory.generator_constants import constants
-from genprior.theory.proved.convolution import is_positive_definite
 from genprior.theory.proved.facts import linear_facts
 from genprior.theory.proved.layers import layers_of
 from genprior.theory.proved.recursion import proved_constants
+from genprior.theory.proved.spectrum import has_dependent_columns, is_positive_definite
 from genprior.theory.sampled import ball_points, sample_constants
 from tests.theory.networks import Mild, Parabola, dense
 
@@ -83,6 +83,78 @@ def test_layers_that_cancel_are_no_digits():
     truth = math.hypot(*(float(sum(a * b for a, b in zip(row, column, strict=True))) for row in exact))
     found = proved_constants(layers_of(gp.Generator(nn.Sequential(dense(first), dense(second)), 1, 2)), 1.0)
     assert found.iota <= truth <= found.kappa < 1e-5
+
+
+COLUMN = torch.tensor([0.0, 0.1, -3.7, 1e-9], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("other", "dependent"),
+    [
+        (COLUMN, True),
+        (-8 * COLUMN, True),
+        (COLUMN / 1024, True),
+        (0 * COLUMN, True),
+        (3 * COLUMN, False),
+        (COLUMN * (1 + 1e-15), False),
+        (COLUMN.flip(0), False),
+        (1e-308 * COLUMN, False),
+    ],
+)
+def test_columns_that_are_dependent_for_certain(other, dependent):
+    """Three times a number is rounded; multiples that leave the range of float64 have lost their digits."""
+    matrix = torch.stack([torch.ones(4).double(), COLUMN, other], dim=1)
+    assert has_dependent_columns(matrix) == dependent
+    assert has_dependent_columns(matrix[:, :2]) is False
+
+
+def test_columns_that_are_equal_only_where_digits_are_lost():
+    """Divided by the first number, the second ones are too small for float64 to keep them apart."""
+    assert not has_dependent_columns(torch.tensor([[1e300, 1e300], [1e-20, 1.0000001e-20]], dtype=torch.float64))
+
+
+def nearly_dependent():
+    """``det = 2 eps``, exactly: of full rank, by less than any computed singular value can show."""
+    matrix = torch.ones(2, 2, dtype=torch.float64)
+    matrix[1, 1] += 2 * torch.finfo(torch.float64).eps
+    a, b, c, d = (Fraction(float(v)) for v in matrix.flatten())
+    assert a * d - b * c > 0
+    return matrix
+
+
+def test_rank_that_round_off_hides_is_not_denied():
+    matrix = nearly_dependent()
+    facts = linear_facts(dense(matrix), "affine", torch.zeros(1, 2), torch.zeros(1, 2))
+    assert facts.floor is None and facts.lost
+    bent = proved_constants(layers_of(gp.Generator(nn.Sequential(dense(matrix), nn.Tanh()), 2, 2)), 1.0)
+    assert "0 (Linear) is too small to be told from zero" in bent.reasons["iota"] and bent.iota == 0
+    point = nn.Conv2d(2, 2, 1, bias=False).double()
+    point.weight.data = matrix[:, :, None, None].clone()
+    net = nn.Sequential(nn.Unflatten(1, (2, 1, 1)), point, nn.Tanh())
+    (finding,) = gp.theory.check_proposition1(net, 2).unchecked
+    assert finding.law == "1 (Conv2d) has full column rank" and "not resolved" in finding.measured
+
+
+@pytest.mark.parametrize(
+    ("matrices", "why"),
+    [
+        ([nearly_dependent()], "too small to be told from zero"),
+        ([torch.ones(4, 2).double()], "affine and not injective"),
+        ([torch.eye(2).double(), nearly_dependent(), torch.ones(4, 2).double()], "affine and not injective"),
+        ([torch.eye(3)[:, :2].double(), torch.ones(4, 3).double()], "too small to be told from zero"),
+        ([torch.eye(3)[:1].double()], "affine and not injective"),
+    ],
+    ids=["lost", "shown", "shown behind square ones", "behind a wider one", "narrow"],
+)
+def test_affine_networks_say_whether_they_are_not_injective_or_nearly_so(matrices, why):
+    net = nn.Sequential(*(dense(matrix) for matrix in matrices))
+    found = proved_constants(layers_of(gp.Generator(net, matrices[0].shape[1], matrices[-1].shape[0])), 1.0)
+    assert found.iota == 0 and why in found.reasons["iota"]
+
+
+def test_an_affine_network_that_is_nearly_not_injective_is_not_counted_on():
+    found = constants(gp.Generator(dense(nearly_dependent()), 2, 2), 1.0, points=2, moves=0)
+    assert found.iota.rigorous is None and "too small to be told from zero" in found.iota.refuted
 
 
 def test_a_matrix_is_positive_definite_only_beyond_round_off():
@@ -239,6 +311,91 @@ def test_branches_that_do_not_add_up():
         layers_of(generator)  # at zero they do
 
 
+class Sum(nn.Module):
+    """Of two dense layers; the second may be narrower, and is then added to every coordinate."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.wide, self.narrow = nn.Linear(2, 100).double(), nn.Linear(2, width).double()
+
+    def forward(self, z):
+        return self.wide(z) + self.narrow(z)
+
+    def branches(self):
+        return self.wide, self.narrow
+
+
+def test_branches_that_are_broadcast_are_no_sum():
+    """The narrow one counts a hundred times: its norm says nothing about the sum's."""
+    torch.manual_seed(0)
+    (plain,), (spread,) = (layers_of(gp.Generator(Sum(width), 2, 100)) for width in (100, 1))
+    assert plain.kind == "sum" and spread.kind == "unknown" and not spread.branches
+    with torch.no_grad():
+        spread.module.narrow.weight *= 10
+        matrix = spread.module.wide.weight + spread.module.narrow.weight
+        parts = sum(torch.linalg.matrix_norm(part.weight, 2) for part in spread.module.branches())
+    assert torch.linalg.matrix_norm(matrix, 2) > 2 * parts
+    assert math.isinf(proved_constants((spread,), 1.0).kappa)
+
+
+class Holder(nn.Module):
+    """Has something called ``branches`` that is no such method."""
+
+    def __init__(self, branches):
+        super().__init__()
+        self.branches = branches
+
+    def forward(self, z):
+        return z.sin()
+
+
+class Argument(nn.Module):
+    def forward(self, z):
+        return z.sin()
+
+    def branches(self, z):
+        return [z]
+
+
+class Numbers(Argument):
+    def branches(self):
+        return 3
+
+
+class Names(Argument):
+    def branches(self):
+        return "left", "right"
+
+
+class Unfit(Argument):
+    def branches(self):
+        return nn.Linear(7, 3), nn.Linear(3, 3)
+
+
+class Empty(Argument):
+    def branches(self):
+        return ()
+
+
+OTHERS = {
+    "sequential": lambda: Holder(nn.Sequential(nn.Linear(3, 3))),
+    "list": lambda: Holder(nn.ModuleList([nn.Linear(3, 3)])),
+    "function": lambda: Holder(lambda: (nn.Identity(),)),
+    "argument": Argument,
+    "a number": Numbers,
+    "names": Names,
+    "other inputs": Unfit,
+    "empty": Empty,
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_things_called_branches(name):
+    """Only the layer itself is unknown, and nothing fails."""
+    chain = layers_of(gp.Generator(nn.Sequential(nn.Linear(2, 3), OTHERS[name](), nn.Tanh()), 2, 3))
+    assert [layer.kind for layer in chain] == ["affine", "unknown", "activation"]
+
+
 @pytest.mark.parametrize("act", [nn.ELU, nn.CELU, nn.LeakyReLU])
 def test_working_in_place_changes_nothing(act):
     torch.manual_seed(0)
@@ -366,6 +523,26 @@ def test_slopes_that_jump_inside_a_module_of_ones_own():
     assert bend.nu_G.sampled > 0.5 and not bend.nu_G.refuted
 
 
+KINKS = [nn.RReLU(), nn.Hardswish(), nn.Softshrink(), nn.Hardshrink(), nn.Threshold(0.1, 0.0)]
+POOLS = [nn.MaxPool1d(2), nn.AdaptiveMaxPool1d(3)]
+
+
+@pytest.mark.parametrize("kink", [*KINKS, *POOLS], ids=str)
+@pytest.mark.parametrize("wrap", [Own, lambda *parts: nn.Sequential(*parts).double()], ids=["own", "chain"])
+def test_slopes_that_jump_in_layers_of_which_nothing_else_is_known(kink, wrap):
+    torch.manual_seed(3)
+    size = 3 if kink in POOLS else 6
+    found = constants(gp.Generator(wrap(nn.Linear(2, 6), kink), 2, size), 1.0, points=2, moves=0)
+    assert f"1 ({type(kink).__name__}), whose slope jumps" in found.nu_G.refuted
+
+
+@pytest.mark.parametrize("kink", KINKS, ids=str)
+def test_these_slopes_do_jump(kink):
+    grid = torch.linspace(-4, 4, 80_001, dtype=torch.float64)
+    slopes = kink.eval()(grid).diff() / grid.diff()
+    assert (slopes.diff().abs() / grid.diff()[1:]).max() > 1e3
+
+
 def test_half_precision():
     torch.manual_seed(0)
     found = constants(gp.Generator(nn.Linear(2, 6).half(), 2, 6), 1.0, points=2, moves=1)
@@ -381,6 +558,17 @@ def test_a_module_that_does_not_run_in_float64_is_unknown():
     (layer,) = layers_of(generator)
     assert layer.kind == "unknown" and torch.equal(layer.image, generator(torch.zeros(1, 2)).double())
     assert constants(generator, 1.0, points=2, moves=0).kappa.rigorous is None
+
+
+def test_a_plain_module_that_does_not_run_in_float64_is_unknown():
+    class Single(nn.Linear):
+        def forward(self, z):
+            return super().forward(z.to(torch.float32))
+
+    report = gp.theory.check_proposition1(nn.Sequential(Single(2, 5), nn.Tanh()), 2)
+    assert [finding.law for finding in report.failures] == ["a chain of known layers"]
+    with pytest.raises(ValueError, match=r"failed on latents of shape \(1, 3\) .*check latent_shape"):
+        gp.theory.check_proposition1(nn.Linear(2, 5), 3)
 
 
 def test_an_empty_chain_is_the_identity():

@@ -1,10 +1,12 @@
 """Norms of convolutions, against the singular values of the matrix that the layer applies."""
 
+import weakref
+
 import pytest
 import torch
 from torch import nn
 
-from genprior.theory.proved import convolution
+from genprior.theory.proved import convolution, spectrum
 from genprior.theory.proved.convolution import fourier_bound, gram, grids, norm_bound
 from genprior.theory.proved.facts import linear_facts
 
@@ -75,7 +77,7 @@ def test_the_gram_matrix_has_the_singular_values(name, side):
 
 @pytest.mark.parametrize("name", ["same", "up", "strided groups"])
 def test_cholesky_proves_what_lanczos_proposes(name, monkeypatch):
-    monkeypatch.setattr(convolution, "_EIGENVALUES", 1)
+    monkeypatch.setattr(spectrum, "EIGENVALUES", 1)
     layer, inside, outside, matrix = layer_and_matrix(name)
     found = norm_bound(grids(layer, inside, outside), transposed=is_transposed(layer))
     values = torch.linalg.svdvals(matrix)
@@ -87,8 +89,8 @@ def test_cholesky_proves_what_lanczos_proposes(name, monkeypatch):
 
 def test_a_proposal_that_is_too_low_is_not_proved(monkeypatch):
     """Lanczos alone would be a lower estimate: the factorisation must refuse it."""
-    monkeypatch.setattr(convolution, "_EIGENVALUES", 1)
-    monkeypatch.setattr(convolution, "largest_eigenvalue", lambda apply, start: torch.tensor([0.8]))
+    monkeypatch.setattr(spectrum, "EIGENVALUES", 1)
+    monkeypatch.setattr(spectrum, "largest_eigenvalue", lambda apply, start: torch.tensor([0.8]))
     layer, inside, outside, matrix = layer_and_matrix("same")
     found = norm_bound(grids(layer, inside, outside), transposed=False)
     assert found.method == "Fourier symbol" and found.value >= torch.linalg.svdvals(matrix)[0]
@@ -122,7 +124,7 @@ def test_averages_and_copies(module, norm):
     assert values[0] <= facts.norm * (1 + 1e-12)
     assert norm is None or facts.norm == pytest.approx(norm)
     assert facts.rows >= matrix.norm(dim=1).max() * (1 - 1e-12) and facts.sums == pytest.approx(1.0)
-    assert facts.floor is None or facts.floor <= (values[-1] if matrix.shape[0] >= 32 else 0)
+    assert not facts.floor or facts.floor <= (values[-1] if matrix.shape[0] >= 32 else 0)
 
 
 @pytest.mark.parametrize("length", [3, 5, 7])
@@ -133,3 +135,38 @@ def test_nothing_wraps_around_on_the_torus(length):
     matrix = layer(torch.eye(length).double()[:, None]).reshape(length, length).T
     (grid,) = grids(layer, (1, length), (1, length))
     assert fourier_bound(grid) ** 0.5 >= torch.linalg.svdvals(matrix)[0]
+
+
+def test_few_symbols_are_in_memory_at_a_time(monkeypatch):
+    """All of them at once would be 19 GB for 512 channels on 64 x 64 places."""
+    layer = nn.Conv2d(2, 2, 3, padding=1, bias=False).double()
+    (grid,) = grids(layer, (2, 30, 30), (2, 30, 30))
+    whole, alive, most = fourier_bound(grid), [], []
+
+    def watched(grid, frequencies, make=convolution._symbol_grams):
+        alive.append(weakref.ref(made := make(grid, frequencies)))
+        most.append(sum(ref() is not None for ref in alive))
+        return made
+
+    monkeypatch.setattr(convolution, "_symbol_grams", watched)
+    monkeypatch.setattr(convolution, "_NUMBERS", 4 * 5)
+    assert fourier_bound(grid) == pytest.approx(whole, rel=1e-12)
+    assert len(most) > 100 and max(most) <= 2
+    assert convolution._chunk(grid) == 5
+
+
+def test_symbols_that_do_not_fit_are_taken_one_by_one(monkeypatch):
+    (grid,) = grids(nn.Conv2d(2, 2, 3), (2, 4, 4), (2, 2, 2))
+    monkeypatch.setattr(convolution, "_NUMBERS", 1)
+    assert convolution._chunk(grid) == 1
+
+
+@pytest.mark.parametrize("near", [1e-9, 0.0])
+def test_kernels_that_are_nearly_dependent_are_not_called_so(near):
+    """The Gram matrix squares 1e-9, and loses it; two equal kernels are seen as such."""
+    torch.manual_seed(0)
+    layer = nn.ConvTranspose2d(3, 3, 2, bias=False).double()
+    with torch.no_grad():
+        layer.weight[2] = layer.weight[0] + near * torch.randn(3, 2, 2).double()
+    facts = linear_facts(layer, "affine", torch.zeros(1, 3, 2, 2).double(), torch.zeros(1, 3, 3, 3).double())
+    assert (facts.floor, facts.lost) == ((None, True) if near else (0.0, False))

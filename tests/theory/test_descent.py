@@ -1,5 +1,7 @@
 """Appendix F with a generator that is not linear; the linear case is in tests/laws/test_solvers.py."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -32,6 +34,45 @@ def test_identity_and_bound_along_a_run():
             tight = max(tight, float((found.distance / found.bound).max()))
             state = following
     assert tight > 0.3
+
+
+def test_a_penalty_that_has_changed():
+    """The step follows it; where it changes, the relation does not hold, and that is said."""
+    case, refused = problem(), []
+    solver = gp.ExactADMM(beta=0.05, penalty=gp.penalties.Doubling(0.5, n=3, scales=2), dual=gp.duals.Paper(0.3))
+    with torch.no_grad():
+        state = solver.step(case, solver.start(case, case.generator.sample_latent(3)))
+        for k in range(1, 12):
+            following = solver.step(case, state)
+            if torch.equal(state.rho, following.rho):
+                kappa = float(torch.linalg.matrix_norm(case.generator.jacobian(state.z), 2).max())
+                found = gp.theory.compare_with_descent(case, state, following, 0.05, kappa)
+                assert (found.identity < 1e-12).all() and (found.distance <= found.bound * (1 + 1e-9)).all()
+                assert found.proved
+            else:
+                refused.append(k)
+                with pytest.raises(ValueError, match="rho of item 0 changed between the states, from 1 to 2"):
+                    gp.theory.compare_with_descent(case, state, following, 0.05, 1.0)
+            state = following
+    assert refused == [6] and not torch.equal(state.rho, state.first_rho)
+
+
+def test_an_item_that_was_rolled_back_takes_shorter_steps():
+    case = problem()
+    with torch.no_grad():
+        state = SOLVER.step(case, SOLVER.start(case, case.generator.sample_latent(3)))
+        state = dataclasses.replace(state, scale=torch.tensor([1.0, 0.5, 0.125]).double())
+        found = gp.theory.compare_with_descent(case, state, SOLVER.step(case, state), 0.02, 9.0)
+    assert (found.identity < 1e-12).all() and (found.distance > 0).all()
+
+
+def test_a_bound_from_an_estimate_says_so():
+    base = problem()
+    risk = gp.EmpiricalRisk(lambda w, s: 0.5 * (w[:, None] - s).square().sum(dim=2), torch.randn(4, 6).double())
+    case = gp.Problem(base.generator, risk)
+    with torch.no_grad():
+        state = SOLVER.step(case, SOLVER.start(case, case.generator.sample_latent(1)))
+        assert not gp.theory.compare_with_descent(case, state, SOLVER.step(case, state), 0.02, 9.0).proved
 
 
 def test_bad_input():

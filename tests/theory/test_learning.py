@@ -53,6 +53,33 @@ def test_both_estimates_enclose_the_complexity(small):
     assert high.mean <= 1.6 * truth
 
 
+def brackets(x, r, width):
+    """``width |1/m sum e_i x_i x_i^T| + |1/m sum e_i r_i x_i|`` for all patterns of signs, in the order of their bits."""
+    signs = torch.tensor(list(itertools.product((-1.0, 1.0), repeat=len(x))), dtype=torch.float64)
+    matrices = torch.einsum("em,md,mc->edc", signs, x, x) / len(x)
+    return width * torch.linalg.matrix_norm(matrices, 2) + ((signs * r) @ x / len(x)).norm(dim=1)
+
+
+def test_the_error_of_the_upper_estimate_has_a_bound(small):
+    """No sign changes a draw by more than the swing counts, and even two draws are not too low more often than is said."""
+    x, y = small
+    values = brackets(x, -y, 1.5).reshape(*(2,) * len(x))
+    changes = [float((values.select(k, 0) - values.select(k, 1)).abs().max()) for k in range(len(x))]
+    swing = rademacher_regression(x, -y, 1.5).swing
+    assert 0.5 * swing < math.hypot(*changes) <= swing
+    for draws in (2, 32):
+        found = [rademacher_regression(x, -y, 1.5, draws=draws, seed=seed) for seed in range(60)]
+        above = [generalisation(estimate, 1.0, 8, 1.0, eps=0.5).rademacher for estimate in found]
+        assert sum(bound < float(values.mean()) for bound in above) <= 60 * math.exp(-2.5)
+        assert any(estimate.mean < float(values.mean()) for estimate in found), "the allowance is needed"
+
+
+def test_an_estimate_of_which_nothing_is_known_is_called_so():
+    plain = Estimate(1.0, 0.1, 8, "upper")
+    assert generalisation(plain, 1.0, 5, 1.0).estimated and generalisation(plain, 1.0, 5, 1.0).rademacher == 1.3
+    assert not generalisation(1.3, 1.0, 5, 1.0).estimated
+
+
 def test_a_range_has_less_than_the_whole_ball(small):
     torch.manual_seed(0)
     curve = gp.Generator(nn.Sequential(nn.Linear(1, 2), nn.Tanh()).double(), 1, 2)
@@ -100,7 +127,7 @@ def test_a_regression_solved_with_the_range_as_the_prior():
     low = rademacher(risk, generator, 1.0, draws=8)
     assert 0 < low.mean < high.mean
     found = generalisation(high, spread, 1500, zeta=1.0)
-    assert found.rademacher == high.mean + 3 * high.error
+    assert found.rademacher == high.mean + high.swing * math.sqrt(5 / (2 * high.draws)) and not found.estimated
     assert (result.signal[0] - truth[0]).norm() <= found.bound(5e-3)
     curvature = loss_constants(problem, 1.0)
     assert 0.8 < curvature.restricted_mu <= curvature.restricted_nu < 1.2, "near that of the population, 1"
@@ -170,10 +197,14 @@ def test_restricted_strong_convexity_of_an_empirical_loss(small):
     [
         (lambda: generalisation(-1, 1, 5, 1), "rademacher must be"),
         (lambda: generalisation(Estimate(1.0, 0.1, 8, "lower"), 1, 5, 1), "from the lower side, which bounds nothing"),
+        (lambda: generalisation(Estimate(1.0, 0.1, 7, "upper"), 1, 5, 1), "a mean over 7 draws.*at least 8"),
         (lambda: generalisation(1, 1, 0, 1), "samples must be"),
         (lambda: generalisation(1, 1, 5, 0), "zeta must be"),
         (lambda: generalisation(1, 1, 5, 1, eps=0), "eps must be"),
         (lambda: rademacher_regression(torch.ones(3, 2), torch.ones(2), 1.0), "inputs must have shape"),
+        (lambda: rademacher_regression(torch.ones(3, 2), torch.ones(3), -1.0), "width must be"),
+        (lambda: rademacher_regression(torch.ones(3, 2), torch.ones(3), math.inf), "width must be"),
+        (lambda: rademacher_regression(torch.ones(3, 2), torch.ones(3), 1.0, draws=1), "draws must be at least 2"),
     ],
 )
 def test_bad_input(call, message):

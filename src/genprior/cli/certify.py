@@ -12,6 +12,7 @@ from genprior.cli.prior import Prior
 from genprior.cli.speech import as_json, print_json
 
 if TYPE_CHECKING:
+    from genprior.generators import Generator
     from genprior.operators import Operator
 
 _STAGES = 11
@@ -60,7 +61,7 @@ class Certify(Machine, Prior):
         opened = self.source().open(self.device)
         generator = opened.generator
         text = self._operator_text()
-        operator = None if text is None else self._parsed(text, generator.signal_shape)
+        operator = None if text is None else self._parsed(text, generator)
         if self.out is not None:
             make_folder(self.out)
         with stages(_STAGES, visible=not self.json) as announce:
@@ -100,7 +101,7 @@ class Certify(Machine, Prior):
             )
         return f"{self.operator}:m={self.m}"
 
-    def _parsed(self, text: str, shape: tuple[int, ...]) -> Operator:
+    def _parsed(self, text: str, generator: Generator) -> Operator:
         from genprior.tasks.operators import parse_operator  # noqa: PLC0415
 
-        return parse_operator(text, shape, device=self.device)
+        return parse_operator(text, generator.signal_shape, device=generator.device, dtype=generator.dtype)

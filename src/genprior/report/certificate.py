@@ -16,6 +16,7 @@ from genprior._files import write_text
 from genprior.experiments.examination import Examination
 from genprior.report import page
 from genprior.theory.certificate import CONDITIONAL, GUARANTEED
+from genprior.theory.loss_constants import GIVEN
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -193,9 +194,10 @@ def _resolution(found: Examination) -> str:
 
 def _loss(found: Examination) -> str:
     loss = found.certificate.loss
-    label = "proved" if loss.proved else "estimated"
+    given_or_estimated = loss.source == GIVEN or not loss.proved  # then the source says so itself
+    source = loss.source if given_or_estimated else f"proved: {loss.source}"
     return (
-        f"mu_L = {loss.mu:.4g}, nu_L = {loss.nu:.4g} ({label}: {loss.source}). Between points of the range of G, sampled over "
+        f"mu_L = {loss.mu:.4g}, nu_L = {loss.nu:.4g} ({source}). Between points of the range of G, sampled over "
         f"{loss.samples}: {loss.restricted_mu:.4g} to {loss.restricted_nu:.4g}."
     )
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from genprior import _batch, _validate
+from genprior._batch import PerItem
 from genprior.losses import LeastSquares, Loss, SquaredDistance
 from genprior.problem import Problem
 from genprior.terms import (
@@ -42,7 +43,7 @@ def dual_bound(problem: Problem, loss: LossConstants, lowest: float, dual: float
     if dual is not None:
         value = _validate.number("dual", dual, least=0)
         return value, Assumption(text.format(value), True, "given by you", given=True)
-    value = (2 * loss.nu * lowest) ** 0.5
+    value = math.inf if math.isinf(lowest) else (2 * loss.nu * lowest) ** 0.5
     quadratic = is_quadratic(problem.loss)
     plain = type(problem.on_signal) is Zero
     if quadratic and plain and lowest == 0:
@@ -77,7 +78,7 @@ def assumptions_of(
     yield Assumption(
         f"{name} hold" + ("s" if g.setting.restricted else ""),
         sure,
-        loss.source if sure else loss.samples,
+        loss.samples if g.setting.restricted else loss.source,
         given=sure and loss.source == GIVEN,
     )
     yield dual
@@ -185,15 +186,17 @@ def _contained(problem: Problem, found: GeneratorConstants, g: Guarantee, z0: Te
         return Assumption("a solution and all iterates lie where the constants hold", True, "G is affine: everywhere")
     plain = problem.on_latent
     term = plain.term if type(plain) is Scaled else plain  # a factor leaves a set as it is
-    if type(term) is Ball and float(torch.as_tensor(term.radius).max()) <= found.radius * (1 + 1e-9):
-        return Assumption(
-            text, True, f"H keeps them in the ball of radius {float(torch.as_tensor(term.radius).max()):g}"
-        )
+    if type(term) is Ball and _largest(term.radius) <= found.radius * (1 + 1e-9):
+        return Assumption(text, True, f"H keeps them in the ball of radius {_largest(term.radius):g}")
     note = "add on_latent=gp.Ball(radius) to be sure"
     reach = _reach(problem, g, z0)
     if reach <= found.radius:  # then it follows by induction; a longer one would have left the ball, and says nothing
         note = f"if a solution does, all iterates stay within {reach:.3g}; {note}"
     return Assumption(text, False, note)
+
+
+def _largest(value: PerItem) -> float:
+    return float(value.max()) if isinstance(value, Tensor) else float(value)
 
 
 def _reach(problem: Problem, g: Guarantee, z0: Tensor) -> float:

@@ -144,17 +144,18 @@ def _values(problem: Problem, z0: Tensor, target: Tensor | None) -> tuple[float,
 
 
 def _objective(problem: Problem, z: Tensor) -> Tensor:
-    """As :meth:`Problem.objective`, with squares summed in float64: zero only where the residual is."""
+    """As :meth:`Problem.objective`, with squares summed in float64, on the CPU: zero only where the residual is."""
     with torch.no_grad():
         x = problem.generator(z)
         value, residual = problem.loss.evaluate(x)
-        loss = value.double()
+        loss = value.cpu().double()  # not every device has float64
         if is_quadratic(problem.loss):
             weight = problem.loss.weight if isinstance(problem.loss, SquaredDistance) else 0.5
-            flat = _batch.flat(residual).double()
-            loss = torch.as_tensor(weight, device=z.device).double() * _batch.square(flat)
+            flat = _batch.flat(residual).cpu().double()
+            weight = weight.cpu() if isinstance(weight, Tensor) else weight
+            loss = _batch.column(weight, flat) * _batch.square(flat)
             loss = torch.where((flat != 0).any(dim=1), loss.clamp_min(sys.float_info.min), loss)
-        return loss + problem.on_signal(x).double() + problem.on_latent(z).double()
+        return loss + problem.on_signal(x).cpu().double() + problem.on_latent(z).cpu().double()
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from genprior import _batch
 from genprior.problem import Problem
 from genprior.solvers.admm import ADMMState
 from genprior.terms import Zero
+from genprior.theory.loss_constants import source_of
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,9 @@ class DescentGap:
     distance: Tensor
     """``|z_{t+1} - (z_t - beta grad(L o G)(z_t))|``."""
     bound: Tensor
-    """``beta kappa (sigma + nu_L) |w - G(z)|``."""
+    """``beta kappa (sigma + nu_L) |w - G(z)|``, for the step beta that was taken."""
+    proved: bool
+    """Whether ``nu_L`` in the bound is known, or given with the loss; otherwise it is an estimate, and so is the bound."""
 
 
 def compare_with_descent(
@@ -35,7 +39,9 @@ def compare_with_descent(
 ) -> DescentGap:
     """Compare two consecutive states of :class:`ExactADMM` with plain gradient z steps of length ``beta``.
 
-    ``before`` must come from at least one step: at the start w is not yet a minimiser. ``kappa`` bounds ``|DG|`` there.
+    ``before`` must come from at least one step: at the start w is not yet a minimiser. ``kappa`` bounds ``|DG|`` there. The
+    penalty must be the same in both: the identity is that of one rho. Where it was another one at the start, the solver
+    has taken ``beta`` times the first penalty over this one, and halved it where an item was rolled back; so does this.
     """
     if not (isinstance(problem.on_signal, Zero) and isinstance(problem.on_latent, Zero)):
         raise ValueError(
@@ -43,15 +49,24 @@ def compare_with_descent(
         )
     if bool((before.k < 1).any()):
         raise ValueError("before must be a state after at least one step: at the start w is G(z), not a minimiser")
+    if not torch.equal(before.rho, after.rho):
+        item = int((before.rho != after.rho).nonzero()[0, 0])
+        raise ValueError(
+            f"rho of item {item} changed between the states, from {float(before.rho[item]):g} to {float(after.rho[item]):g}: "
+            "compare two states with the same penalty, as penalty=gp.penalties.Constant(rho) gives"
+        )
     r, linear = before.w - before.x, problem.generator.linearised(before.z)
     slope_w = problem.loss.gradient(before.w, problem.loss.evaluate(before.w)[1])
     slope_x = problem.loss.gradient(before.x, problem.loss.evaluate(before.x)[1])
     sigma = _batch.spread(before.sigma, r)
-    collapsed = before.z + beta * linear.pull(sigma * r - slope_w)
-    descent = before.z - beta * linear.pull(slope_x)
+    taken = beta * before.scale * before.first_rho / before.rho
+    length = _batch.spread(taken, before.z)
+    collapsed = before.z + length * linear.pull(sigma * r - slope_w)
+    descent = before.z - length * linear.pull(slope_x)
     nu = problem.loss.curvature(before.x)[1]
     return DescentGap(
         identity=_batch.norm(after.z - collapsed),
         distance=_batch.norm(after.z - descent),
-        bound=beta * kappa * (before.sigma + nu) * _batch.norm(r),
+        bound=taken * kappa * (before.sigma + nu) * _batch.norm(r),
+        proved=source_of(problem.loss)[0],
     )

@@ -12,9 +12,9 @@ from torch import Tensor
 from genprior import _validate
 from genprior.checkpoint import fingerprint
 from genprior.generators import Generator, TruncatedNormal
-from genprior.theory.proved.activations import activation_of
+from genprior.theory.proved.activations import slope_jumps
 from genprior.theory.proved.layers import HOOKS, Layer, every_layer, layers_of
-from genprior.theory.proved.recursion import NOT_INJECTIVE, Proved, proved_constants
+from genprior.theory.proved.recursion import LOST, NOT_INJECTIVE, Proved, proved_constants
 from genprior.theory.sampled import Sampled, sample_constants
 
 
@@ -200,7 +200,7 @@ def _refuted(generator: Generator, proved: Proved, chain: tuple[Layer, ...]) -> 
     """Why iota is zero, and why nu_G is infinite, where the architecture says so."""
     inside, outside = math.prod(generator.latent_shape), math.prod(generator.signal_shape)
     affine = proved.reasons.get("iota", "")
-    no_iota = affine if affine == NOT_INJECTIVE else ""
+    no_iota = affine if affine in (NOT_INJECTIVE, LOST) else ""
     if inside > outside:
         no_iota = f"{inside} latents and only {outside} signal values: no map with a derivative is injective"
     kinks = (layer for layer in every_layer(chain) if layer.kind == "activation" and not layer.activation.smooth)
@@ -213,8 +213,7 @@ def _refuted(generator: Generator, proved: Proved, chain: tuple[Layer, ...]) -> 
 def _kink_inside(generator: Generator) -> str:
     """Of a module of one's own not even the order of its parts is known, but what they are is."""
     for name, part in generator.module.named_modules():
-        known = activation_of(part)
-        if known is not None and not known.smooth and "forward" not in vars(part):
+        if slope_jumps(part) and "forward" not in vars(part):
             return f"the generator contains {name} ({type(part).__name__}), whose slope jumps"
     return ""
 

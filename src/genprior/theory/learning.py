@@ -29,7 +29,10 @@ _STARTS = 4
 """From which the ascent for one draw of signs begins."""
 
 _ERRORS = 3.0
-"""Standard errors that are added to an estimate."""
+"""Standard errors that are added to an estimate of whose values nothing else is known."""
+
+_FEWEST = 8
+"""Draws below which the standard error of such an estimate is itself chance."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,12 @@ class Estimate:
     draws: int
     side: str
     """"lower" or "upper": on which side of the Rademacher complexity the mean lies, up to its standard error."""
+    swing: float | None = None
+    """``sqrt(sum_i c_i^2)`` where the sign of sample i changes a value by at most ``c_i``; None where that is not known.
+
+    With it the error of the mean has a bound: it is below the expectation by more than ``swing sqrt(log(1/p) / (2 draws))``
+    with probability at most p (McDiarmid's inequality, for the signs of all draws).
+    """
 
 
 @dataclass(frozen=True)
@@ -53,10 +62,12 @@ class Generalisation:
     zeta: float
     eps: float
     convex: bool
+    estimated: bool = False
+    """The Rademacher complexity is a mean with three standard errors, of which no probability is known: an indication."""
 
     @property
     def probability(self) -> float:
-        """With which it holds, at least."""
+        """With which it holds, at least; where ``estimated``, only if the Rademacher complexity is not above its estimate."""
         return 1 - math.exp(-self.eps)
 
     @property
@@ -79,7 +90,9 @@ def generalisation(
 ) -> Generalisation:
     """The generalisation bound from its parts; ``convex`` where w* is the minimiser over a convex set, not over a range.
 
-    An `Estimate` of the Rademacher complexity counts with three standard errors on top; one from below is refused.
+    An `Estimate` of the Rademacher complexity counts with a bound on its error on top: the three events, each of probability
+    at most ``exp(-eps - 2)``, are together less likely than ``exp(-eps)``. One whose ``swing`` is not known counts with three
+    standard errors, and the result says ``estimated``. One from below is refused.
 
     Examples
     --------
@@ -88,23 +101,31 @@ def generalisation(
     >>> round(found.distance, 4), round(found.probability, 3)
     (0.2297, 0.95)
     """
+    eps = _validate.number("eps", eps, above=0)
     return Generalisation(
-        _validate.number("rademacher", _from_above(rademacher), least=0),
+        _validate.number("rademacher", _from_above(rademacher, eps), least=0),
         _validate.number("spread", spread, least=0),
         _validate.whole("samples", samples),
         _validate.number("zeta", zeta, above=0),
-        _validate.number("eps", eps, above=0),
+        eps,
         convex,
+        isinstance(rademacher, Estimate) and rademacher.swing is None,
     )
 
 
-def _from_above(rademacher: float | Estimate) -> float:
+def _from_above(rademacher: float | Estimate, eps: float) -> float:
     if not isinstance(rademacher, Estimate):
         return rademacher
     if rademacher.side != "upper":
         raise ValueError(
             f"rademacher is an estimate from the {rademacher.side} side, which bounds nothing: give one from above, "
             "as rademacher_regression does, or a number that is known to be one"
+        )
+    if rademacher.swing is not None:
+        return rademacher.mean + rademacher.swing * math.sqrt((eps + 2) / (2 * rademacher.draws))
+    if rademacher.draws < _FEWEST:
+        raise ValueError(
+            f"rademacher is a mean over {rademacher.draws} draws, whose standard error says little: take at least {_FEWEST}"
         )
     return rademacher.mean + _ERRORS * rademacher.error
 
@@ -138,8 +159,10 @@ def rademacher_regression(
 ) -> Estimate:
     """An upper estimate for linear regression ``l(w, (x, y)) = 1/2 (<w, x> - y)^2`` and W within ``width`` of a centre c.
 
-    ``Rad_W <= E_e [ width |1/m sum e_i x_i x_i^T| + |1/m sum e_i r_i x_i| ]`` with the ``residuals`` ``r_i = <c, x_i> - y_i``.
+    ``Rad_W <= E_e [ width |1/m sum e_i x_i x_i^T| + |1/m sum e_i r_i x_i| ]`` with the ``residuals`` ``r_i = <c, x_i> - y_i``;
+    one sign changes the bracket by at most ``2/m (width |x_i|^2 + |r_i| |x_i|)``, from which the error of the mean is bounded.
     """
+    _validate.number("width", width, least=0)
     if inputs.ndim != 2 or residuals.shape != inputs.shape[:1]:
         raise ValueError(
             f"inputs must have shape (m, d) and residuals (m,), got {tuple(inputs.shape)} and {tuple(residuals.shape)}"
@@ -151,7 +174,9 @@ def rademacher_regression(
         matrix = (inputs * signs[:, None]).T @ inputs / m
         vector = (signs * residuals) @ inputs / m
         values.append(width * torch.linalg.matrix_norm(matrix, 2) + vector.norm())
-    return _mean(torch.stack(values), "upper")
+    lengths = inputs.norm(dim=1)
+    swing = float((2 / m * (width * lengths.square() + residuals.abs() * lengths)).norm())
+    return _mean(torch.stack(values), "upper", swing)
 
 
 def _signed_gradient(risk: EmpiricalRisk, generator: Generator, z: Tensor, signs: Tensor) -> tuple[Tensor, Tensor]:
@@ -168,5 +193,5 @@ def _signed_gradient(risk: EmpiricalRisk, generator: Generator, z: Tensor, signs
     return size.detach(), slope
 
 
-def _mean(values: Tensor, side: str) -> Estimate:
-    return Estimate(float(values.mean()), float(values.std()) / math.sqrt(len(values)), len(values), side)
+def _mean(values: Tensor, side: str, swing: float | None = None) -> Estimate:
+    return Estimate(float(values.mean()), float(values.std()) / math.sqrt(len(values)), len(values), side, swing)

@@ -29,6 +29,8 @@ _FLAT = 1e-6
 
 _NEAR = 0.03
 """Share of the largest distance below which a pair is left out: the ratio of its small numbers would be round-off."""
+_LOST = 8
+"""A divergence below this many eps of the numbers that it is the difference of is round-off, and is left out."""
 GIVEN = "given by you, with the loss"
 _ITEMS = 64
 """Items of a batch whose losses are looked at, where they differ in more than their measurements."""
@@ -92,20 +94,21 @@ def loss_constants(
         if (problem.loss.batch or 1) > _items(problem.loss) > 1:
             said += f" ({_items(problem.loss)} of {problem.loss.batch} items)"
         mu, nu = _curvature(problem.loss, _like(problem, x))
-    proved, source = _source(problem.loss)
+    proved, source = source_of(problem.loss)
     return LossConstants(float(mu.min()), float(nu.max()), proved, source, low, high, said)
 
 
 def _curvature(loss: Loss, w: Tensor) -> tuple[Tensor, Tensor]:
     """``mu`` and ``nu`` per item; computed eigenvalues are moved outwards by their round-off, and tiny ones are zero."""
-    low, high = (value.double() for value in loss.curvature(w))
+    low, high = (value.cpu().double() for value in loss.curvature(w))  # not every device has float64
     if not (type(loss) is LeastSquares and type(loss.operator) in _COMPUTED):
         return low, high
     error = w[0].numel() * torch.finfo(w.dtype).eps * high
     return torch.where(low > 10 * error, low - error, 0.0), high + error
 
 
-def _source(loss: Loss) -> tuple[bool, str]:
+def source_of(loss: Loss) -> tuple[bool, str]:
+    """Whether the constants of a loss are exact or given, and in words where they come from."""
     if type(loss) is SquaredDistance:
         return True, "mu = nu = 2 weight"
     if type(loss) is LeastSquares:
@@ -138,7 +141,8 @@ def _secants(loss: Loss, x: Tensor) -> tuple[float, float, int]:
         copies = loss if loss.batch is None else loss.rows(index)  # one item's loss for every pair
         for shift in (1, 2, 3):
             apart = _batch.norm(x - x.roll(shift, 0))
-            ratio = _bregman_ratio(copies, x, x.roll(shift, 0))[apart > _NEAR * apart.max()]
+            ratio = _bregman_ratio(copies, x, x.roll(shift, 0))
+            ratio = ratio[(apart > _NEAR * apart.max()) & ~ratio.isnan()]
             pairs += len(ratio)
             if len(ratio):
                 low, high = min(low, float(ratio.min())), max(high, float(ratio.max()))
@@ -146,13 +150,18 @@ def _secants(loss: Loss, x: Tensor) -> tuple[float, float, int]:
 
 
 def _bregman_ratio(loss: Loss, a: Tensor, b: Tensor) -> Tensor:
+    """``2 D_L(a, b) / |a - b|^2``, NaN where it is round-off."""
+    if type(loss) is SquaredDistance:
+        return 2 * _batch.column(loss.weight, a)
     if isinstance(loss, LeastSquares):  # D_L = 1/2 |A (a - b)|^2, without cancellation
         image = loss.operator(a - b)
         ratio: Tensor = _batch.square(image) / _batch.square(a - b)
         return ratio
     value, residual = loss.evaluate(b)
-    divergence = loss(a) - value - _batch.dot(loss.gradient(b, residual), a - b)
-    return 2 * divergence / _batch.square(a - b)
+    ahead, along = loss(a), _batch.dot(loss.gradient(b, residual), a - b)
+    divergence, terms = ahead - value - along, ahead.abs() + value.abs() + along.abs()
+    lost = divergence.abs() < _LOST * torch.finfo(a.dtype).eps * terms
+    return torch.where(lost, torch.nan, 2 * divergence / _batch.square(a - b))
 
 
 def _tangents(generator: Generator, loss: LeastSquares, z: Tensor) -> Tensor:
@@ -160,7 +169,7 @@ def _tangents(generator: Generator, loss: LeastSquares, z: Tensor) -> Tensor:
     u, s, _ = torch.linalg.svd(generator.jacobian(z)[0].cpu().double(), full_matrices=False)
     basis = u[:, s > _FLAT * s[0]].T.to(z).reshape(-1, *generator.signal_shape)
     if not len(basis):  # G does not move at all here
-        return torch.zeros(1, dtype=torch.float64)
-    images = torch.cat([_batch.flat(loss.operator(part)) for part in _batch.pieces(basis, 64)]).double().cpu()
+        return torch.zeros(1, dtype=torch.float64, device="cpu")
+    images = torch.cat([_batch.flat(loss.operator(part)) for part in _batch.pieces(basis, 64)]).cpu().double()
     values: Tensor = torch.linalg.eigvalsh(images @ images.T).clamp_min(0)
     return values

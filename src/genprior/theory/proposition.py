@@ -104,6 +104,11 @@ def _rank(layer: Layer) -> list[Finding]:
     if outside < inside:
         return []  # said above
     floor, law = layer.facts.floor, f"{layer.label} has full column rank"
+    if layer.facts.lost:
+        advice = "nothing needs to change, almost every weight has full rank; that of a better conditioned layer shows"
+        return [
+            Finding(law, None, "not resolved: the smallest singular value is too small to be told from zero", advice)
+        ]
     if floor is None:
         advice = "nothing needs to change, almost every weight has full rank; but this one was not looked at"
         return [Finding(law, None, "not checked: the layer is too large", advice)]
@@ -111,4 +116,4 @@ def _rank(layer: Layer) -> list[Finding]:
     if floor > 0:
         return [Finding(law, True, measured)]
     advice = "train on, or perturb the weights: almost every weight has full rank"
-    return [Finding(law, False, "smallest singular value is zero, or lost in round-off", advice)]
+    return [Finding(law, False, "smallest singular value is zero", advice)]

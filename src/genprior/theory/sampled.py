@@ -121,7 +121,7 @@ def ball_points(generator: Generator, count: int, radius: float, random: torch.G
     way = torch.randn(law.shape, generator=random, dtype=torch.float64, device="cpu")
     level = torch.rand(count, generator=random, dtype=torch.float64, device="cpu")
     spread = _batch.spread(radius * level / _batch.norm(way), way) * way
-    mixed = torch.where(_batch.spread(torch.arange(count) % 2 == 0, way), law.cpu().double(), spread)
+    mixed = torch.where(_batch.spread(torch.arange(count, device="cpu") % 2 == 0, way), law.cpu().double(), spread)
     mixed[0] = 0
     return mixed.to(generator.device, generator.dtype)
 
@@ -141,7 +141,7 @@ def _spectra(generator: Generator, z: Tensor) -> _Seen:
     """All singular values of DG, and the extreme vectors, from the Jacobian in float64."""
     parts, slopes = [], list[Tensor]()
     for one in _batch.pieces(z, 1):
-        slope = generator.jacobian(one)[0].double()
+        slope = generator.jacobian(one)[0].cpu().double()  # not every device has float64
         slopes += [slope] if len(slopes) < _COMPARED else []
         u, s, v = torch.linalg.svd(slope, full_matrices=False)
         parts.append((s, u[:, 0], u[:, -1], v[0], v[-1]))
@@ -182,7 +182,7 @@ def _picked(seen: _Seen, index: Tensor) -> _Seen:
 
 def _merged(old: _Seen, new: _Seen, where: Tensor) -> _Seen:
     def pick(first: Tensor, second: Tensor) -> Tensor:
-        return torch.where(torch.as_tensor(_batch.spread(where.to(first.device), first)), second, first)
+        return torch.where(_batch.spread(where.to(first.device), first), second, first)
 
     left = pick(old.left[0], new.left[0]), pick(old.left[1], new.left[1])
     right = pick(old.right[0], new.right[0]), pick(old.right[1], new.right[1])
@@ -202,9 +202,9 @@ def _slope_of_pairing(generator: Generator, z: Tensor, u: Tensor, v: Tensor) -> 
 
 def _secants(generator: Generator, z: Tensor) -> tuple[tuple[float, float], int, float]:
     with torch.no_grad():
-        x = torch.cat([_batch.flat(generator(part)) for part in _batch.pieces(z, 64)]).double().cpu()
-    index = torch.triu_indices(len(z), len(z), 1)
-    apart = torch.pdist(_batch.flat(z).double().cpu())
+        x = torch.cat([_batch.flat(generator(part)) for part in _batch.pieces(z, 64)]).cpu().double()
+    index = torch.triu_indices(len(z), len(z), 1, device="cpu")
+    apart = torch.pdist(_batch.flat(z).cpu().double())
     moved = (x[index[0]] - x[index[1]]).norm(dim=1) if len(x) * x.shape[1] < 10**5 else torch.pdist(x)
     far = apart > _NEAR * apart.max()  # the secant of two neighbours is round-off
     ratios = (moved / apart)[far]
@@ -222,13 +222,9 @@ def _curvature(generator: Generator, z: Tensor, radius: float, moves: int, rando
     """
     way = torch.randn(z.shape, generator=random, dtype=torch.float64, device="cpu").to(z)
     u, best = _unit(way), torch.zeros(len(z), dtype=z.dtype, device=z.device)
-    h = _NARROW * generator.law.spread
+    h = _NARROW * generator.spread
     for turn in range(moves + 4):
-        trial = (
-            project(z + 0.1 * radius * _unit(torch.randn(z.shape, generator=random).to(z)), radius)
-            if turn % 4 == 3
-            else z
-        )
+        trial = project(z + 0.1 * radius * _unit(_way(z, random)), radius) if turn % 4 == 3 else z
         ahead, behind = (generator.push(trial + side * h * u, u[None])[0] for side in (1, -1))
         y = _unit(ahead - behind)
         image = _slope_of_pairing(generator, trial, y, u)
@@ -242,7 +238,7 @@ def _curvature(generator: Generator, z: Tensor, radius: float, moves: int, rando
 
 def _turning(generator: Generator, seen: _Seen) -> float:
     """The largest ``|DG(z) - DG(z')| / |z - z'|``, less round-off: sees slopes that jump, as second derivatives do not."""
-    places = _batch.flat(seen.points).double()
+    places = _batch.flat(seen.points).cpu().double()
     blur = 100 * torch.finfo(generator.dtype).eps * max(float(slope.norm()) for slope in seen.slopes)
     found = 0.0
     for (a, here), (b, there) in itertools.combinations(enumerate(seen.slopes), 2):
@@ -250,6 +246,11 @@ def _turning(generator: Generator, seen: _Seen) -> float:
         size = math.sqrt(max(0.0, float(torch.linalg.eigvalsh(change.T @ change)[-1])))
         found = max(found, (size - blur) / apart) if apart > 0 else found
     return found
+
+
+def _way(z: Tensor, random: torch.Generator) -> Tensor:
+    """A random direction for each item, whatever torch's default device and dtype are."""
+    return torch.randn(z.shape, generator=random, dtype=torch.float32, device="cpu").to(z)
 
 
 def _unit(x: Tensor) -> Tensor:

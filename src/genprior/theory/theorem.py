@@ -150,13 +150,13 @@ class Guarantee:
     def energies(self, steps: int) -> Tensor:
         """The bound on ``E_t``, which the three lengths follow, for t = 0 .. ``steps``."""
         _validate.whole("steps", steps, 0)
-        k = torch.arange(1, steps + 1, dtype=torch.float64)
+        k = torch.arange(1, steps + 1, dtype=torch.float64, device="cpu")
         moves = self.setting.sigma * self.gap_max * (1 / (k * torch.log1p(k) ** 2)).clamp(max=self.gap_max)
         value, rest, energy = self.first - self.offset, 0.0, [self.first]
         for move in moves.tolist():
             value, rest = (1 - self.eta) * value, (1 - self.eta) * rest + move
             energy.append(value + rest + self.offset)
-        return torch.tensor(energy, dtype=torch.float64)
+        return torch.tensor(energy, dtype=torch.float64, device="cpu")
 
     def _scales(self) -> dict[str, tuple[float, float]]:
         return {"signal": self.signal, "latent": self.latent, "gap": self.gap}

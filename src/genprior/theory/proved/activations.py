@@ -52,7 +52,7 @@ def _elu_slope(scale: float) -> Slope:
 
 
 def _step_slope(left: float) -> Slope:
-    return lambda x: torch.where(x < 0, left, 1.0)
+    return lambda x: torch.ones_like(x).masked_fill(x < 0, left)  # in the dtype of x, not in torch's default
 
 
 def _elu(module: nn.Module) -> Activation:
@@ -127,6 +127,20 @@ _TABLE: dict[type[nn.Module], Callable[[nn.Module], Activation | None]] = {
     nn.Mish: _fixed("Mish", True, False, 1.09, 0.65, "free", None),
     nn.Tanhshrink: _fixed("Tanhshrink", True, False, 1.0, 4 / (3 * math.sqrt(3)), "free", None),
 }
+
+
+_KINKED = (
+    *(nn.RReLU, nn.Hardswish, nn.Softshrink, nn.Hardshrink, nn.Threshold),
+    *(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d),
+    *(nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d),
+)
+"""Of these nothing else is known."""
+
+
+def slope_jumps(module: nn.Module) -> bool:
+    """Whether the slope of a module is known to jump somewhere."""
+    known = activation_of(module)
+    return type(module) in _KINKED if known is None else not known.smooth
 
 
 def activation_of(module: nn.Module) -> Activation | None:

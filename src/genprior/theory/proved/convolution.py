@@ -23,31 +23,23 @@ import torch
 from torch import Tensor, nn
 
 from genprior import _batch
-from genprior.operators.lanczos import SAFETY, largest_eigenvalue
+from genprior.theory.proved.spectrum import (
+    EIGENVALUES,
+    SLACK,
+    Bound,
+    largest_by_gram,
+    smallest_by_gram,
+    smallest_by_values,
+)
 
-EPS = torch.finfo(torch.float64).eps
-SLACK = 1e-9
-"""Relative allowance for round-off in float64, for upper bounds."""
-_EIGENVALUES = 1600
-"""Largest Gram matrix whose eigenvalues are all computed."""
 _CHOLESKY = 6400
 """Largest Gram matrix that is factorised."""
 _PLACES = 100
-_MARGINS = (1e-5, 1e-3, 1e-2)
-_FLOORS = (1e-3, 1e-5)
 _CHUNK = 16
+_NUMBERS = 2**23
+"""Most numbers in the symbols that are in memory at once, 128 MB."""
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.ConvTranspose1d | nn.ConvTranspose2d
-
-
-@dataclass(frozen=True)
-class Bound:
-    """An upper bound on a norm, and how it was had."""
-
-    value: float
-    method: str
-    floor: float | None = None
-    """Lower bound on the smallest singular value, 0 if none could be shown, None if not looked for."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +90,9 @@ def norm_bound(parts: list[Grid], *, transposed: bool) -> Bound:
     """The norm of a convolution: the largest over its groups. The floor is that of the map from its own input."""
     bounds = [_one_group(grid, "small" if transposed else "large") for grid in parts]
     top = max(bounds, key=lambda bound: bound.value)
-    floors = [bound.floor for bound in bounds]
-    known = [floor for floor in floors if floor is not None]
-    return Bound(top.value, top.method, min(known) if len(known) == len(floors) else None)
+    known = [bound.floor for bound in bounds if bound.floor is not None]
+    decided = 0.0 in known or len(known) == len(bounds)
+    return Bound(top.value, top.method, min(known) if decided else None, not decided and any(b.lost for b in bounds))
 
 
 def _one_group(grid: Grid, source: str) -> Bound:
@@ -115,13 +107,13 @@ def _one_group(grid: Grid, source: str) -> Bound:
     narrows = side != source and grid.widths[0] != grid.widths[1]
     floor = 0.0 if narrows else smallest_by_gram(matrix, proved.value)
     best = proved if proved.value < fourier.value else fourier
-    return Bound(best.value, best.method, floor)
+    return Bound(best.value, best.method, floor, floor is None)
 
 
 def _worth_factorising(grid: Grid) -> bool:
     """Small, or larger with few places: on many places the Fourier bound is close, and costs next to nothing."""
     size = min(grid.widths)
-    return size <= _EIGENVALUES or (size <= _CHOLESKY and min(math.prod(grid.small), math.prod(grid.large)) <= _PLACES)
+    return size <= EIGENVALUES or (size <= _CHOLESKY and min(math.prod(grid.small), math.prod(grid.large)) <= _PLACES)
 
 
 def _taps(grid: Grid) -> Iterator[tuple[int, int]]:
@@ -132,14 +124,8 @@ def _taps(grid: Grid) -> Iterator[tuple[int, int]]:
 def _pointwise(matrix: Tensor) -> Bound:
     """A 1 x 1 kernel applies one matrix at every place."""
     values = torch.linalg.svdvals(matrix)
-    top, least = float(values[0]), float(values[-1])
-    floor = least - round_off(matrix, top) if matrix.shape[0] >= matrix.shape[1] else 0.0
-    return Bound(top * (1 + SLACK), "singular values", max(floor, 0.0))
-
-
-def round_off(matrix: Tensor, top: float) -> float:
-    """Allowance for the error of a computed singular value (or eigenvalue, for a Gram): absolute, whatever its own size."""
-    return 10 * max(matrix.shape) * EPS * top
+    floor = smallest_by_values(matrix, values)
+    return Bound(float(values[0]) * (1 + SLACK), "singular values", floor, floor is None)
 
 
 def gram(grid: Grid, side: str) -> Tensor:
@@ -167,7 +153,7 @@ def _meetings(grid: Grid, a: tuple[int, int], b: tuple[int, int], side: str) -> 
 
 def _axis_meetings(grid: Grid, a: tuple[int, int], b: tuple[int, int], side: str, axis: int) -> tuple[Tensor, Tensor]:
     s, first, second = grid.stride[axis], grid.offset(a)[axis], grid.offset(b)[axis]
-    p = torch.arange(grid.small[axis])
+    p = torch.arange(grid.small[axis], device="cpu")
     if side == "large":  # p is the common place: q = s p + first, q' = s p + second
         here, there = s * p + first, s * p + second
         fits = (here >= 0) & (here < grid.large[axis]) & (there >= 0) & (there < grid.large[axis])
@@ -179,51 +165,41 @@ def _axis_meetings(grid: Grid, a: tuple[int, int], b: tuple[int, int], side: str
     return p[fits], there[fits]
 
 
-def largest_by_gram(matrix: Tensor) -> Bound | None:
-    """The root of the largest eigenvalue of a Gram matrix: computed, or proposed by Lanczos and proved by Cholesky."""
-    if len(matrix) <= _EIGENVALUES:
-        return Bound(
-            float(torch.linalg.eigvalsh(matrix)[-1].clamp_min(0).sqrt()) * (1 + SLACK), "eigenvalues of the Gram"
-        )
-    start = torch.randn(1, len(matrix), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    guess = float(largest_eigenvalue(lambda x: x @ matrix, start)[0]) / SAFETY
-    for margin in _MARGINS:
-        top = guess * (1 + margin)
-        if is_positive_definite(-matrix, top):
-            return Bound(math.sqrt(top) * (1 + SLACK), "Cholesky of the Gram")
-    return None
-
-
-def smallest_by_gram(matrix: Tensor, norm: float) -> float:
-    """A lower bound on the smallest singular value, 0 where it is lost in the round-off of the Gram's eigenvalues."""
-    error = round_off(matrix, norm**2)
-    if len(matrix) <= _EIGENVALUES:
-        return math.sqrt(max(0.0, float(torch.linalg.eigvalsh(matrix)[0]) - error))
-    shifts = ((share, (share * norm) ** 2 + error) for share in _FLOORS)
-    return next((share * norm for share, shift in shifts if is_positive_definite(matrix, -shift)), 0.0)
-
-
-def is_positive_definite(matrix: Tensor, shift: float) -> bool:
-    """Whether ``matrix + shift I`` is, proved: Cholesky succeeds without what its round-off could hide (Rump 2006)."""
-    moved = matrix.clone()
-    moved.diagonal().add_(shift)
-    moved.diagonal().sub_(2 * (len(moved) + 2) * EPS * float(moved.diagonal().abs().sum()))
-    return int(torch.linalg.cholesky_ex(moved)[1]) == 0
-
-
 def fourier_bound(grid: Grid) -> float:
-    """The largest eigenvalue of ``M(w) M(w)^*`` over the frequencies w of the torus, M the polyphase symbol."""
-    periods = [_period(grid, axis) for axis in (0, 1)]
-    rows, columns = torch.arange(periods[0]), torch.arange(periods[1] // 2 + 1)  # a real kernel: half of them
-    frequencies = torch.cartesian_prod(rows, columns).double() / torch.tensor(periods).double()
-    grams = torch.cat([_symbol_grams(grid, part) for part in _batch.pieces(frequencies, _CHUNK)])
-    limits = torch.linalg.matrix_norm(grams @ grams).sqrt()  # (tr G^4)^(1/4) is never below the largest eigenvalue
+    """The largest eigenvalue of ``M(w) M(w)^*`` over the frequencies w of the torus, M the polyphase symbol.
+
+    A few of these matrices are in memory at a time: all are made once for a limit on their eigenvalues, and those with the
+    largest limits once more for the eigenvalues themselves.
+    """
+    frequencies, size = _frequencies(grid), _chunk(grid)
+    limits = torch.cat([_limits(_symbol_grams(grid, part)) for part in _batch.pieces(frequencies, size)])
     best = 0.0
-    for chosen in _batch.pieces(limits.argsort(descending=True), _CHUNK):
+    for chosen in _batch.pieces(limits.argsort(descending=True), size):
         if float(limits[chosen[0]]) <= best:
             break
-        best = max(best, float(torch.linalg.eigvalsh(grams[chosen])[:, -1].max()))
+        grams = _symbol_grams(grid, frequencies[chosen])
+        best = max(best, float(torch.linalg.eigvalsh(grams)[:, -1].max()))
     return best
+
+
+def _limits(grams: Tensor) -> Tensor:
+    """``(tr G^4)^(1/4)``, never below the largest eigenvalue."""
+    limits: Tensor = torch.linalg.matrix_norm(grams @ grams).sqrt()
+    return limits
+
+
+def _frequencies(grid: Grid) -> Tensor:
+    """Of the torus; the kernel is real, so half of them are enough."""
+    high, wide = (_period(grid, axis) for axis in (0, 1))
+    rows = torch.arange(high, dtype=torch.float64, device="cpu") / high
+    columns = torch.arange(wide // 2 + 1, dtype=torch.float64, device="cpu") / wide
+    return torch.cartesian_prod(rows, columns)
+
+
+def _chunk(grid: Grid) -> int:
+    """How many symbols are in memory at once."""
+    small, large = grid.kernel.shape[:2]
+    return max(1, min(_CHUNK, _NUMBERS // (small * large * math.prod(grid.stride))))
 
 
 def _period(grid: Grid, axis: int) -> int:
@@ -237,11 +213,15 @@ def _period(grid: Grid, axis: int) -> int:
 def _symbol_grams(grid: Grid, frequencies: Tensor) -> Tensor:
     small, large = grid.kernel.shape[:2]
     phases = math.prod(grid.stride)
-    symbol = torch.zeros(len(frequencies), phases, small, large, dtype=torch.complex128)
+    symbol = torch.zeros(len(frequencies), phases, small, large, dtype=torch.complex128, device="cpu")
     for tap in _taps(grid):
         rows, columns = grid.offset(tap)
-        shift = torch.tensor([rows // grid.stride[0], columns // grid.stride[1]], dtype=torch.float64)
-        wave = torch.polar(torch.ones(len(frequencies)).double(), 2 * math.pi * (frequencies @ shift))
+        angle = (
+            2
+            * math.pi
+            * (frequencies[:, 0] * (rows // grid.stride[0]) + frequencies[:, 1] * (columns // grid.stride[1]))
+        )
+        wave = torch.polar(torch.ones_like(angle), angle)
         phase = (rows % grid.stride[0]) * grid.stride[1] + columns % grid.stride[1]
         symbol[:, phase] += wave[:, None, None] * grid.kernel[:, :, tap[0], tap[1]]
     matrix = symbol.permute(0, 2, 1, 3).reshape(len(frequencies), small, phases * large)

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from genprior.theory.proved.convolution import SLACK, Convolution, grids, norm_bound, round_off
+from genprior.theory.proved.convolution import Convolution, grids, norm_bound
+from genprior.theory.proved.spectrum import SLACK, has_dependent_columns, smallest_by_values
 
 _SMALL = 400
 """Widths up to which the matrix of an average is written out."""
@@ -27,8 +28,10 @@ class Facts:
     sums: float
     """``max_i sum_j |a_ij|``, the norm from l_inf to l_inf."""
     floor: float | None
-    """Lower bound on ``min |A x| / |x|``; 0: not injective (or lost in round-off); None: not known."""
+    """Lower bound on ``min |A x| / |x|``; 0: shown not to be injective; None: not known."""
     method: str
+    lost: bool = False
+    """``floor`` is not known although it was looked for: it is too small to be told from zero."""
 
 
 def linear_facts(module: nn.Module, kind: str, x: Tensor, y: Tensor) -> Facts:
@@ -45,10 +48,10 @@ def linear_facts(module: nn.Module, kind: str, x: Tensor, y: Tensor) -> Facts:
 
 def _dense(weight: Tensor) -> Facts:
     values = torch.linalg.svdvals(weight)
-    top, least = float(values[0]), float(values[-1])
-    floor = max(0.0, least - round_off(weight, top)) if weight.shape[0] >= weight.shape[1] else 0.0
-    rows, sums = weight.norm(dim=1).max(), weight.abs().sum(dim=1).max()
-    return Facts(top * (1 + SLACK), float(rows) * (1 + SLACK), float(sums) * (1 + SLACK), floor, "singular values")
+    floor = smallest_by_values(weight, values)
+    sizes = values[0], weight.norm(dim=1).max(), weight.abs().sum(dim=1).max()
+    norm, rows, sums = (float(size) * (1 + SLACK) for size in sizes)
+    return Facts(norm, rows, sums, floor, "singular values", floor is None)
 
 
 def _scale(module: _BatchNorm) -> Facts:
@@ -67,18 +70,18 @@ def _convolution(module: nn.Module, x: Tensor, y: Tensor) -> Facts:
     weight, ones = module.weight.double(), torch.ones_like(x)
     rows = math.sqrt(float(_with_weight(module, weight.square(), ones, y).max()))
     sums = float(_with_weight(module, weight.abs(), ones, y).max())
-    floor = 0.0 if y[0].numel() < x[0].numel() or _dependent(module) else bound.floor
-    return Facts(bound.value, rows * (1 + SLACK), sums * (1 + SLACK), floor, bound.method)
+    flat = y[0].numel() < x[0].numel() or (not bound.floor and _dependent(module))
+    floor, lost = (0.0, False) if flat else (bound.floor, bound.lost)
+    return Facts(bound.value, rows * (1 + SLACK), sums * (1 + SLACK), floor, bound.method, lost)
 
 
 def _dependent(module: Convolution) -> bool:
-    """Whether the kernels of the input channels are linearly dependent: then some constant input gives zero."""
+    """Whether the kernels of the input channels are linearly dependent, for certain: then some input gives zero."""
     if module.groups != 1:
         return False
     turned = isinstance(module, nn.ConvTranspose1d | nn.ConvTranspose2d)
     weight = module.weight.double() if turned else module.weight.double().transpose(0, 1)
-    values = torch.linalg.svdvals(weight.flatten(1))
-    return weight.shape[0] > weight[0].numel() or float(values[-1]) <= 1e-12 * float(values[0])
+    return weight.shape[0] > weight[0].numel() or has_dependent_columns(weight.flatten(1).T)
 
 
 def _with_weight(module: nn.Module, weight: Tensor, x: Tensor, like: Tensor) -> Tensor:
@@ -103,17 +106,19 @@ def _average(module: nn.Module, x: Tensor, y: Tensor) -> Facts:
     sums, column = float(image.detach().max()) * (1 + SLACK), float(columns.max()) * (1 + SLACK)
     norm = math.sqrt(sums * column)
     copies = isinstance(module, nn.Upsample) and module.mode.startswith("nearest")
+    floor, lost = None, False
     if y[0].numel() < x[0].numel():
-        floor: float | None = 0.0
+        floor = 0.0
     elif copies or isinstance(module, nn.ZeroPad2d):
         floor = math.sqrt(float(columns.min())) * (1 - SLACK)
-    else:
-        floor = _dense(_matrix(module, x)).floor if x[0].numel() <= _SMALL else None
-    return Facts(norm, min(norm, sums), sums, floor, "row and column sums")
+    elif x[0].numel() <= _SMALL:
+        dense = _dense(_matrix(module, x))
+        floor, lost = dense.floor, dense.lost
+    return Facts(norm, min(norm, sums), sums, floor, "row and column sums", lost)
 
 
 def _matrix(module: nn.Module, x: Tensor) -> Tensor:
     """Of a layer that is linear, without bias."""
     size = x[0].numel()
-    image: Tensor = module(torch.eye(size, dtype=x.dtype).reshape(size, *x.shape[1:]))
+    image: Tensor = module(torch.eye(size, dtype=x.dtype, device=x.device).reshape(size, *x.shape[1:]))
     return image.reshape(size, -1).T

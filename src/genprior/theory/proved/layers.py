@@ -8,6 +8,7 @@ Everything else is a layer of unknown kind, also a subclass of a known layer tha
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -91,18 +92,28 @@ class Layer:
 def layers_of(generator: Generator, centre: Tensor | None = None) -> tuple[Layer, ...]:
     """The chain of a generator's layers, evaluated in float64 on the CPU at the centre of the ball (zero by default)."""
     shape = generator.latent_shape
-    at = torch.zeros(1, *shape, dtype=torch.float64) if centre is None else centre.detach().to("cpu").double()
-    at = at.reshape(1, *shape)
+    zero = torch.zeros(1, *shape, dtype=torch.float64, device="cpu")
+    at = zero if centre is None else centre.detach().cpu().double().reshape(1, *shape)
     with torch.no_grad():
-        double = copy.deepcopy(generator.module).to("cpu", torch.float64)
+        double = copy.deepcopy(generator.module).cpu().double()
         try:
             chain, value = tuple(_walk("", double, at)), _image(double, at)
         except RuntimeError:  # a tensor that is no buffer, a dtype that is written out: it does not run in float64
-            value = generator.recounted()(at.to(generator.device, generator.dtype)).cpu().double()
-            return (Layer("", generator.module, "unknown", at, value),)
+            return (Layer("", generator.module, "unknown", at, _as_it_is(generator, at)),)
         if chain[-1].image.shape == value.shape and torch.allclose(chain[-1].image, value, rtol=1e-9, atol=1e-12):
             return chain
         return (Layer("", double, "unknown", at, value),)  # not the chain it looks like: nothing is claimed
+
+
+def _as_it_is(generator: Generator, at: Tensor) -> Tensor:
+    """The output of the module itself, in its own dtype. Its shape is not compared: of a plain module none is known."""
+    try:
+        value: Tensor = generator.module(at.to(generator.device, generator.dtype))
+    except RuntimeError as problem:
+        raise ValueError(
+            f"the module failed on latents of shape {tuple(at.shape)} ({problem}): check latent_shape, and the module itself"
+        ) from problem
+    return value.cpu().double()
 
 
 def every_layer(chain: Iterable[Layer]) -> Iterator[Layer]:
@@ -182,23 +193,42 @@ def _image(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def _branches(name: str, module: nn.Module, x: Tensor) -> tuple[tuple[Layer, ...], ...]:
-    given = getattr(module, "branches", None)
-    if given is None or not callable(given) or _is_changed(module):
+    parts = _parts(module)
+    if not parts:
         return ()
-    parts = tuple(given())
-    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    if not all(_adds_up(module, parts, at) for at in (x, x + noise)):
-        raise ValueError(
-            f"branches() of {name or 'the module'} ({type(module).__name__}) do not add up to what it computes: "
-            "return modules whose outputs, from the same input, sum to the module's output"
-        )
+    random = torch.Generator(device="cpu").manual_seed(0)
+    noise = torch.randn(x.shape, generator=random, dtype=torch.float64, device="cpu")
+    for at in (x, x + noise):
+        value, images = _image(module, at), _images(parts, at)
+        if not images or any(getattr(image, "shape", None) != value.shape for image in images):
+            return ()  # the module broadcasts them, or does something else with them: nothing is claimed
+        share = 1e-5 * float(value.abs().max())
+        if not torch.allclose(sum(images, torch.zeros_like(value)), value, rtol=1e-5, atol=share):
+            raise ValueError(
+                f"branches() of {name or 'the module'} ({type(module).__name__}) do not add up to what it computes: "
+                "return modules whose outputs, from the same input, sum to the module's output"
+            )
     return tuple(tuple(_walk(f"{name} branch {k}".lstrip(), part, x)) for k, part in enumerate(parts, 1))
 
 
-def _adds_up(module: nn.Module, parts: tuple[nn.Module, ...], x: Tensor) -> bool:
-    value = _image(module, x)
-    total = sum((_image(part, x) for part in parts), start=torch.zeros(()).double())
-    return value.shape == total.shape and torch.allclose(total, value, rtol=1e-5, atol=1e-5 * float(value.abs().max()))
+def _parts(module: nn.Module) -> tuple[nn.Module, ...]:
+    """What a method ``branches()`` returns, if it returns modules: the name may stand for something else."""
+    given = getattr(module, "branches", None)
+    if not inspect.ismethod(given) or _is_changed(module):
+        return ()
+    try:
+        parts = tuple(given())
+    except Exception:  # it takes arguments, or gives no parts
+        return ()
+    return parts if all(isinstance(part, nn.Module) for part in parts) else ()
+
+
+def _images(parts: tuple[nn.Module, ...], x: Tensor) -> list[Tensor]:
+    """The outputs of all parts; nothing where one does not take the input of the whole."""
+    try:
+        return [_image(part, x) for part in parts]
+    except RuntimeError:
+        return []
 
 
 def _kind(module: nn.Module, x: Tensor) -> str:

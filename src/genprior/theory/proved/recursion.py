@@ -22,10 +22,11 @@ from dataclasses import dataclass, field
 import torch
 from torch.nn.utils.parametrize import is_parametrized
 
-from genprior.theory.proved.convolution import EPS, SLACK, round_off
 from genprior.theory.proved.layers import Layer, every_layer, linear_part
+from genprior.theory.proved.spectrum import EPS, SLACK, round_off
 
-NOT_INJECTIVE = "the network is affine and not injective, as far as round-off shows"
+NOT_INJECTIVE = "the network is affine and not injective"
+LOST = "the network is affine, and its smallest singular value is too small to be told from zero"
 _LARGEST_AFFINE = 20_000_000
 
 
@@ -65,16 +66,32 @@ def _affine(chain: tuple[Layer, ...]) -> Proved | None:
     if size * outside[0].numel() > _LARGEST_AFFINE or any(is_parametrized(part.module) for part in parts):
         return None
     with torch.no_grad():
-        eye = torch.eye(size, dtype=torch.float64).reshape(size, *inside.shape[1:])
+        eye = torch.eye(size, dtype=torch.float64, device="cpu").reshape(size, *inside.shape[1:])
         matrix = linear_part(chain, eye).reshape(size, -1).T
         sizes = float(linear_part(chain, eye, sizes=True).norm())
     values = torch.linalg.svdvals(matrix)
     top = float(values[0])
     error = round_off(matrix, top) + sum(part.widths[0] + 2 for part in parts) * EPS * sizes
     least = max(0.0, float(values[-1]) - error) if matrix.shape[0] >= size else 0.0
-    reasons = {} if least else {"iota": NOT_INJECTIVE}
+    reasons = {} if least else {"iota": NOT_INJECTIVE if _loses(chain) else LOST}
     peak = float(matrix.norm(dim=1).max())
     return Proved(top * (1 + SLACK) + error, peak * (1 + SLACK) + error, 0.0, least, reasons)
+
+
+def _loses(chain: tuple[Layer, ...]) -> bool:
+    """Whether an affine chain gives the same for two inputs, for certain.
+
+    It does where it narrows, and where its first layer does; and where a later one does, if all before it are square: these
+    reach every input of it, or lose something themselves.
+    """
+    if chain[-1].widths[1] < chain[0].widths[0]:
+        return True
+    for layer in chain:
+        if layer.kind == "sum" or layer.facts.floor == 0:
+            return layer.kind != "sum"
+        if layer.widths[0] != layer.widths[1]:
+            return False
+    return False
 
 
 def _through(layer: Layer, state: Proved, radius: float) -> Proved:
@@ -97,6 +114,8 @@ def _not_injective(layer: Layer) -> str:
     inside, outside = layer.widths
     if outside < inside:
         return f"layer {layer.label} narrows from {inside} to {outside} numbers, so it is not injective by itself"
+    if layer.facts.lost:
+        return f"the smallest singular value of layer {layer.label} is too small to be told from zero"
     if layer.facts.floor is None:
         return f"layer {layer.label} is too large to bound its smallest singular value"
     return f"layer {layer.label} does not have full column rank"
