@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import load_file
 
 from genprior.cli.bar import Bar
-from genprior.training.loop import CHECKPOINT, CURVE, Schedule, train, write_curve
+from genprior.training.loop import CURVE, Schedule, train, write_curve
+from genprior.training.start import CHECKPOINT
 from genprior.training.wgan import Wgan, WganSettings
 
 SMALL = WganSettings(latent=4, width=2, critic_width=2, encoder_width=2, batch=8, warm_steps=4, steps=5, critic_steps=2)
@@ -127,6 +128,47 @@ def test_a_run_gone_astray_stops_before_it_is_stored(pictures, devices, tmp_path
     with pytest.raises(RuntimeError, match=r"step 7: penalty is not finite: lower the rate.*holds the last good state"):
         train(task, tmp_path, seed=0, devices=devices, schedule=OFTEN)
     assert len(tensors_of(tmp_path)["curve"]) == 6
+
+
+@pytest.mark.parametrize("every", [1, 7])
+def test_an_update_gone_astray_is_not_stored(pictures, devices, tmp_path, monkeypatch, every):
+    """Its losses, from before the update, are finite."""
+    task = Wgan(SMALL, pictures, 0)
+    original = task.step
+
+    def astray(number, draw, devices):
+        losses = original(number, draw, devices)
+        if number == 6:
+            next(task.critic.parameters()).data.mul_(math.nan)
+        return losses
+
+    monkeypatch.setattr(task, "step", astray)
+    with pytest.raises(RuntimeError, match=r"step 7: after its update, network\.critic\S+ is not finite") as caught:
+        train(task, tmp_path, seed=0, devices=devices, schedule=Schedule(checkpoint_steps=every))
+    assert ("holds the last good state" in str(caught.value)) == (every == 1) == (tmp_path / CHECKPOINT).exists()
+    if every == 1:
+        stored = tensors_of(tmp_path)
+        assert len(stored.pop("curve")) == 6 and all(tensor.isfinite().all() for tensor in stored.values())
+
+
+def test_another_start_is_another_run(pictures, devices, tmp_path):
+    quick = dataclasses.replace(SMALL, steps=0)
+    for seed, name in enumerate("ab"):
+        train(Wgan(quick, pictures, seed), tmp_path / name, seed=seed, devices=devices)
+
+    def run(folder, start, **options):
+        task = Wgan(quick, pictures, 5)
+        train(task, tmp_path / folder, seed=5, devices=devices, schedule=OFTEN, start=start, **options)
+        return everything(task)
+
+    with pytest.raises(Stop):
+        run("cut", tmp_path / "a", show=stopping_at(3))
+    for other in (tmp_path / "b", None):
+        with pytest.raises(ValueError, match=r"belongs to another run .*start"):
+            run("cut", other)
+    copy = tmp_path / "kept elsewhere"
+    copy.write_bytes((tmp_path / "a" / CHECKPOINT).read_bytes())
+    assert torch.equal(run("cut", copy), run("whole", tmp_path / "a")), "the networks count, not where they lie"
 
 
 def test_leftovers_of_a_killed_writer_are_removed(pictures, devices, tmp_path):

@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import genprior as gp
 from genprior import cli, samples
+from genprior.cli.bar import Bar
+from genprior.networks.saved import load_network
 from genprior.training import quality
-from genprior.training.data import Pictures
+from genprior.training.data import Pictures, image_files
+from genprior.training.encoder import EncoderTask
 from genprior.training.task import Devices
 
 WORDS = "--latent 3 --width 2 --critic-width 2 --encoder-width 2 --batch 4 --warm-steps 2 --steps 2"
@@ -89,6 +92,58 @@ def test_going_on_with_other_settings(few_digits, tmp_path, capsys):
     assert "cannot be read" in capsys.readouterr().err
 
 
+class Cut(Bar):
+    """A person who gives up in the third step."""
+
+    def __call__(self, step, losses):
+        if step == 3:
+            raise KeyboardInterrupt
+
+
+def without_history(checkpoint, path):
+    """As checkpoints were that did not tell it."""
+    meta = json.dumps({"run": "x", "step": 4, "seconds": 1.0})
+    save_file(load_file(checkpoint), path, {"format": "genprior-checkpoint-2", "meta": meta})
+
+
+def test_the_card_tells_all_parts(few_digits, tmp_path, capsys, monkeypatch):
+    quick = [*TINY[:-4], "--warm-steps", "4", "--steps", "0", "--checkpoint-steps", "1"]
+    monkeypatch.setattr("genprior.cli.train.measure", lambda *_: {})
+
+    def earlier(out, start):
+        folder = tmp_path / out
+        words = [*quick, "--json"]
+        assert run("mnist", "--out", str(folder), "--start", str(start), *words) == 0, capsys.readouterr().err
+        told = json.loads(capsys.readouterr().out)["earlier"]
+        assert load_network(folder / "generator.safetensors").facts["earlier"] == told
+        return told, (folder / "generator.md").read_text()
+
+    first = tmp_path / "first"
+    with monkeypatch.context() as patched:
+        patched.setattr("genprior.cli.training.Bar", Cut)
+        assert run("mnist", "--out", str(first), *quick, "--seed", "3") == 130
+    capsys.readouterr()
+    assert not (first / "generator.safetensors").exists()
+    told, card = earlier("second", first)
+    assert len(told) == 1 and told[0]["seed"] == 3 and told[0]["training"]["warm_steps"] == 4
+    assert f"--out {first}" in told[0]["command"] and told[0]["taken"] == "step 2 of 4"
+    assert "## Training, part 1" in card and "seed 3, 0.0 hours, taken at step 2 of 4" in card
+
+    told, card = earlier("third", tmp_path / "second" / "training.checkpoint")
+    assert [part["seed"] for part in told] == [3, 0] and "taken" not in told[1] and "## Training, part 2" in card
+
+    without_history(tmp_path / "third" / "training.checkpoint", tmp_path / "old")
+    told, card = earlier("fourth", tmp_path / "old")
+    assert len(told) == 1 and "unknown earlier part" in card
+
+    (tmp_path / "ended").mkdir()  # by a version whose checkpoints did not tell, but whose generators did
+    without_history(tmp_path / "third" / "training.checkpoint", tmp_path / "ended" / "training.checkpoint")
+    weights = (tmp_path / "third" / "generator.safetensors").read_bytes()
+    (tmp_path / "ended" / "generator.safetensors").write_bytes(weights)
+    told, _ = earlier("fifth", tmp_path / "ended")
+    assert [part["seed"] for part in told] == [3, 0, 0]
+
+
 def test_fashion_and_text(few_digits, tmp_path, capsys):
     assert run("fashion-mnist", "--out", str(tmp_path), *TINY, "--threads", "1") == 0
     assert f"wrote {tmp_path / 'generator.safetensors'}" in capsys.readouterr().out
@@ -111,6 +166,7 @@ def test_classifier_and_encoder(few_digits, tmp_path, capsys):
         assert run("encoder", "--out", str(out), *options, *more) == 0, capsys.readouterr().err
         capsys.readouterr()
         assert gp.load_encoder(out / "encoder.safetensors").latent_shape == (3,)
+        assert ("## Training, part 1" in (out / "encoder.md").read_text()) == ("--start" in more)
 
 
 @pytest.fixture
@@ -155,6 +211,43 @@ def test_encoder_of_ones_own_generator(few_digits, folder, tmp_path, capsys):
     assert run(*options, "--out", str(tmp_path / "e"), "--data", str(folder)) == 0
     card = (tmp_path / "e" / "encoder.md").read_text()
     assert "**Licence of the data:** mine" in card and "**Licence of the weights:** also mine" in card
+
+
+def test_an_encoder_does_not_see_what_was_held_out(few_digits, folder, tmp_path, capsys, monkeypatch):
+    """From a folder that has the name of a data set."""
+    folder = folder.rename(tmp_path / "mnist")
+    out, seen = tmp_path / "g", []
+    words = [*TINY, "--data", str(folder), "--json", "--hold-out", "2", "--limit", "5"]
+    assert run("folder", "--out", str(out), *words) == 0
+
+    class Spy(EncoderTask):
+        def __init__(self, settings, generator, pictures, *more):
+            seen.append(pictures.bytes)
+            super().__init__(settings, generator, pictures, *more)
+
+    monkeypatch.setattr("genprior.cli.train.EncoderTask", Spy)
+    generator = str(out / "generator.safetensors")
+    options = [
+        "--generator",
+        generator,
+        "--data",
+        str(folder),
+        "--steps",
+        "1",
+        "--width",
+        "2",
+        "--batch",
+        "4",
+        "--json",
+    ]
+    for count, more in ((3, []), (5, ["--hold-out", "0"])):
+        assert run("encoder", "--out", str(tmp_path / f"e{count}"), *options, *more) == 0, capsys.readouterr().err
+        assert torch.equal(seen[-1], image_files(folder, limit=5).bytes[:count])
+        card = (tmp_path / f"e{count}" / "encoder.md").read_text()
+        assert f"**Hold out:** {5 - count}" in card and "**Limit:** 5" in card
+    capsys.readouterr()
+    assert run("encoder", "--out", str(tmp_path / "x"), *options, "--hold-out", "5") == 1
+    assert "--hold-out must be below the number of pictures, 5, got 5" in " ".join(capsys.readouterr().err.split())
 
 
 def test_one_named_device_is_one():

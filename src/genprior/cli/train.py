@@ -8,11 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from rich.console import Console
-from rich.text import Text
 
 from genprior import _validate
-from genprior.cli.speech import status
 from genprior.cli.training import Flat, GeneratorTraining, Measure, Training
 from genprior.generators import Generator
 from genprior.networks.bundled import find, has_bundled, load_classifier, load_encoder, load_generator
@@ -24,7 +21,12 @@ from genprior.training.data import Pictures
 from genprior.training.encoder import EncoderSettings, EncoderTask
 from genprior.training.loop import Trained
 from genprior.training.quality import measure
+from genprior.training.start import parts_of
+from genprior.training.task import Devices
 from genprior.training.wgan import WganSettings
+
+_DIGITS = (1, 28, 28)
+"""Pictures of MNIST and Fashion-MNIST."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,31 +106,14 @@ class TrainFolder(GeneratorTraining):
         """Do it."""
         _validate.whole("hold_out", self.hold_out, 0)
         devices = self.prepare()
-        everything = self._pictures(quiet=devices.rank > 0)
-        if self.hold_out >= len(everything):
-            raise ValueError(f"hold_out must be below the number of pictures, {len(everything)}, got {self.hold_out}")
-        kept = len(everything) - self.hold_out
-        test = everything.part(kept)
-        self.train(devices, everything.part(0, kept), _measure(test, 50) if len(test) else None)
-
-    def _pictures(self, *, quiet: bool) -> Pictures:
-        with status(not (self.json or quiet)) as announce:
-            found = data.image_files(
-                self.data,
-                side=64,
-                channels=self.channels,
-                limit=self.limit,
-                on_read=lambda count: announce(f"reading pictures: {count}"),
-            )
-        if found.skipped and not quiet:
-            message = f"{len(found.skipped)} files could not be read and were skipped, first {found.skipped[0]}"
-            Console(stderr=True).print(Text(message), soft_wrap=True)
-        return dataclasses.replace(found, licence=self.licence)
+        everything = self.image_files(self.data, devices, side=64, channels=self.channels, limit=self.limit)
+        kept, test = _held_out(dataclasses.replace(everything, licence=self.licence), self.hold_out)
+        self.train(devices, kept, _measure(test, 50) if len(test) else None)
 
     def facts(self, trained: Trained) -> dict[str, Any]:
         """Also what was left out, and the licence of the weights."""
-        more: dict[str, Any] = {"hold_out": self.hold_out}
-        return super().facts(trained) | more | {"weights_licence": self.weights_licence}
+        more: dict[str, Any] = {"hold_out": self.hold_out, "weights_licence": self.weights_licence}
+        return super().facts(trained) | more | ({} if self.limit is None else {"limit": self.limit})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +166,8 @@ class TrainEncoder(Training):
     """Name of a bundled generator, or a path to weights."""
     data: Path | None = None
     """The pictures that the generator was trained on: a folder with IDX files, or any folder, tar or zip of images."""
+    hold_out: int | None = None
+    """Number of pictures at the end that are not trained on; by default as many as the generator's training left out."""
     measurements: int | None = None
     """Encode the back-projection of so many Gaussian measurements instead of the picture."""
     measurements_seed: int = 0
@@ -199,17 +186,27 @@ class TrainEncoder(Training):
             operator = Gaussian(self.measurements, shape, seed=seed, device=devices.device)
         start = None if self.start is None else load_encoder(self.start)
         told = load_network(find(self.generator, "generator")).facts
-        pictures = self._pictures(generator, str(told.get("data")))
-        licences = {name: told[name] for name in ("data_licence", "weights_licence") if told.get(name)}
-        task = EncoderTask(self.settings, generator, pictures, self.seed, operator, start, licences)
-        self.course(task, devices)
+        facts = {name: told[name] for name in ("data_licence", "weights_licence") if told.get(name)}
+        pictures = None
+        if self.settings.own_samples < 1:
+            facts |= self._left_out(told)
+            everything = self._pictures(generator, str(told.get("data")), facts.get("limit"), devices)
+            pictures, _ = _held_out(everything, facts.get("hold_out", 0))
+        if self.start is not None:
+            facts["earlier"] = parts_of(load_network(find(self.start, "encoder")).facts)
+        self.course(EncoderTask(self.settings, generator, pictures, self.seed, operator, start, facts), devices)
 
-    def _pictures(self, generator: Generator, name: str) -> Pictures | None:
-        """The data that the generator's file names, or those that were given; none where it trains on its own samples."""
-        if self.settings.own_samples == 1:
-            return None
+    def _left_out(self, told: dict[str, Any]) -> dict[str, int]:
+        """What of the data the generator has not seen, as its file tells, and the encoder must not see either."""
+        left: dict[str, int] = {name: int(told[name]) for name in ("hold_out", "limit") if name in told}
+        if self.hold_out is not None:
+            left["hold_out"] = _validate.whole("hold_out", self.hold_out, 0)
+        return left
+
+    def _pictures(self, generator: Generator, name: str, limit: int | None, devices: Devices) -> Pictures:
+        """The data that the generator's file names, or those that were given."""
         known = {"mnist": data.mnist, "fashion-mnist": data.fashion_mnist}
-        if name in known:
+        if name in known and generator.signal_shape == _DIGITS:  # a folder of any pictures may have such a name too
             return known[name]("train", self.data)
         if self.data is None:
             raise ValueError(
@@ -217,7 +214,15 @@ class TrainEncoder(Training):
                 "images; or give --own-samples 1"
             )
         channels, _, side = generator.signal_shape
-        return data.image_files(self.data, side=side, channels=channels)
+        return self.image_files(self.data, devices, side=side, channels=channels, limit=limit)
+
+
+def _held_out(everything: Pictures, count: int) -> tuple[Pictures, Pictures]:
+    """All but the last ``count`` pictures, and those."""
+    if count >= len(everything):
+        raise ValueError(f"hold_out must be below the number of pictures, {len(everything)}, got {count}")
+    kept = len(everything) - count
+    return everything.part(0, kept), everything.part(kept)
 
 
 def _measure(test: Pictures, count: int, *, judged: bool = False) -> Measure:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,8 +20,9 @@ from genprior.cli.machine import Machine
 from genprior.cli.speech import print_json, status, typed_command
 from genprior.generators import Generator
 from genprior.networks.bundled import load_generator
-from genprior.networks.saved import add_facts, load_network
+from genprior.networks.saved import add_facts
 from genprior.report.losses import draw_losses
+from genprior.training import data
 from genprior.training.card import write_card
 from genprior.training.data import Pictures
 from genprior.training.loop import Schedule, Trained, train
@@ -64,13 +65,38 @@ class Training(Machine):
                 "repository"
             ) from None
 
+    def image_files(self, path: Path, devices: Devices, *, side: int, channels: int, limit: int | None) -> Pictures:
+        """Read a folder, tar or zip of images; say how far it is and what was skipped."""
+        with status(not (self.json or devices.rank)) as announce:
+            found = data.image_files(
+                path,
+                side=side,
+                channels=channels,
+                limit=limit,
+                on_read=lambda count: announce(f"reading pictures: {count}"),
+            )
+        if found.skipped and not devices.rank:
+            message = f"{len(found.skipped)} files could not be read and were skipped, first {found.skipped[0]}"
+            Console(stderr=True).print(Text(message), soft_wrap=True)
+        return found
+
     def course(
         self, task: Task, devices: Devices, *, start: Path | None = None, measure: Measure | None = None
     ) -> None:
         """Train, save, then measure, so that no figure stands between hours of training and their weights."""
         schedule = Schedule(self.checkpoint_seconds, self.checkpoint_steps, self.sheet_steps)
+        told = {"command": typed_command(), "seed": self.seed, "training": asdict(task.settings)}
         with Bar(task.steps, quiet=self.json or devices.rank > 0) as bar:
-            trained = train(task, self.out, seed=self.seed, devices=devices, schedule=schedule, start=start, show=bar)
+            trained = train(
+                task,
+                self.out,
+                seed=self.seed,
+                devices=devices,
+                schedule=schedule,
+                start=start,
+                told=told,
+                show=bar,
+            )
         if devices.rank:
             return
         facts = self.facts(trained)
@@ -94,6 +120,7 @@ class Training(Machine):
             "precision": self.precision,
             "threads": torch.get_num_threads(),
             "torch": torch.__version__,
+            **({"earlier": trained.earlier} if trained.earlier else {}),
         }
 
     def _tell(self, files: list[Path], facts: dict[str, Any]) -> None:
@@ -109,23 +136,13 @@ class GeneratorTraining(Training):
     """Options of every training of a generator."""
 
     start: Path | None = None
-    """Folder of an earlier run whose networks are the first weights, to go on with other settings."""
+    """Folder of an earlier run, finished or not, or one of its checkpoints, whose networks are the first weights."""
     settings: Annotated[WganSettings, Flat] = field(default_factory=WganSettings)
 
     def train(self, devices: Devices, pictures: Pictures, measure: Measure | None) -> None:
         """Train on pictures."""
         task = Wgan(self.settings, pictures, self.seed, devices.device)
         self.course(task, devices, start=self.start, measure=measure)
-
-    def facts(self, trained: Trained) -> dict[str, Any]:
-        """Also what the earlier run was, as far as its folder tells."""
-        facts = super().facts(trained)
-        weights = None if self.start is None else self.start / "generator.safetensors"
-        if weights is None or not weights.is_file():
-            return facts
-        before = load_network(weights).facts
-        told = {name: before[name] for name in ("command", "seed", "hours", "training") if name in before}
-        return facts | {"earlier": [*before.get("earlier", []), told]}
 
 
 def _check_writable(folder: Path) -> None:

@@ -63,8 +63,10 @@ def card_text(saved: Saved, weights: Path) -> str:
 
 
 def _part(earlier: dict[str, Any]) -> list[str]:
-    told = f"`{earlier.get('command', 'unknown')}`, seed {earlier.get('seed')}, {earlier.get('hours')} hours"
-    return [told, "", *_table(earlier.get("training", {}))]
+    told = [f"`{earlier['command']}`" if "command" in earlier else earlier.get("note", "unknown earlier part")]
+    words = {"seed": "seed {}", "hours": "{} hours", "taken": "taken at {}"}
+    told += [text.format(earlier[name]) for name, text in words.items() if name in earlier]
+    return [", ".join(told), *(["", *_table(earlier["training"])] if "training" in earlier else [])]
 
 
 def _rest(facts: dict[str, Any]) -> list[tuple[str, Any]]:

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -19,9 +17,9 @@ from genprior import _validate
 from genprior._files import write_text
 from genprior.checkpoint import Checkpoint, fingerprint
 from genprior.training.draw import Draw
+from genprior.training.start import CHECKPOINT, begin, fill_networks, read_start
 from genprior.training.task import Devices, Task
 
-CHECKPOINT = "training.checkpoint"
 CURVE = "curve.csv"
 
 
@@ -47,6 +45,8 @@ class Trained:
     columns: tuple[str, ...]
     seconds: float
     """Of all its parts together, if it was interrupted."""
+    earlier: list[dict[str, Any]]
+    """What is known of the runs that it went on from, the first one first."""
 
 
 def train(
@@ -57,12 +57,14 @@ def train(
     devices: Devices,
     schedule: Schedule | None = None,
     start: Path | None = None,
+    told: dict[str, Any] | None = None,
     show: Callable[[int, dict[str, float]], object] = lambda step, losses: None,
 ) -> Trained:
     """Run a task to its end in ``folder``, from its checkpoint if there is one, else from the networks of another run.
 
     Killed at any moment and called again in the same way, it goes on where the last checkpoint was written and ends with
-    the same bits (on the CPU with the same number of threads).
+    the same bits (on the CPU with the same number of threads). The same way means the same networks in ``start``.
+    ``told`` (command, seed, settings, in plain values) is kept in the checkpoints: whoever starts from one knows its history.
     """
     schedule = schedule or Schedule()
     if task.batch % devices.world:
@@ -72,11 +74,13 @@ def train(
         for stale in folder.glob(f".{CHECKPOINT}.*.part"):  # of a run that was killed while writing
             stale.unlink(missing_ok=True)
     file = Checkpoint(folder / CHECKPOINT, schedule.checkpoint_seconds, schedule.checkpoint_steps)
-    run = fingerprint(seed, devices.precision, start is not None, *task.identity())
+    first = None if start is None else read_start(start)
+    run = fingerprint(seed, devices.precision, first is not None and first.networks, *task.identity())
     curve = torch.full((task.steps, len(task.columns)), math.nan)
     read = file.read(run)
-    if read is None and start is not None:
-        start_from(task, start)
+    if read is None and first is not None:
+        begin(task, first)
+    earlier = [] if first is None else first.earlier
     done, spent = _resume(task, curve, read)
     started = time.monotonic()
     for step in range(done, task.steps):
@@ -89,13 +93,16 @@ def train(
         show(step + 1, dict(zip(task.columns, curve[step].tolist(), strict=True)))
         seconds = spent + time.monotonic() - started
         if file.due(step + 1) or step + 1 == task.steps:
-            file.write(_stored(task, curve[: step + 1]), {"run": run, "step": step + 1, "seconds": seconds})
+            state = _state(task)
+            _check_sound(step, state, file)
+            meta = {"run": run, "step": step + 1, "steps": task.steps, "seconds": seconds, "told": told or {}}
+            file.write({"curve": curve[: step + 1], **state}, {**meta, "earlier": earlier})
             write_curve(folder / CURVE, task.columns, curve[: step + 1])
         if (step + 1) % schedule.sheet_steps == 0:
             task.picture(folder, "samples")
     if devices.rank == 0:
         write_curve(folder / CURVE, task.columns, curve)
-    return Trained(curve, task.columns, spent + time.monotonic() - started)
+    return Trained(curve, task.columns, spent + time.monotonic() - started, earlier)
 
 
 def _check_finite(
@@ -106,26 +113,19 @@ def _check_finite(
         name for name, value in zip(columns, row.tolist(), strict=True) if name in losses and not math.isfinite(value)
     ]
     if broken:
-        raise RuntimeError(
-            f"step {step + 1}: {', '.join(broken)} is not finite: lower the rate, or give another seed and folder; "
-            f"{file.path} holds the last good state"
-        )
+        raise _astray(step, ", ".join(broken), file)
 
 
-def start_from(task: Task, folder: Path) -> None:
-    """Take the networks of another run as first weights, for example to go on with other settings."""
-    path = folder / CHECKPOINT if folder.is_dir() else folder
-    if not path.is_file():
-        raise FileNotFoundError(f"start: there is no {path}: give the folder of a run of genprior train")
-    try:
-        tensors = load_file(path)
-    except SafetensorError as problem:
-        raise ValueError(f"start: {path} cannot be read ({problem}): it is truncated or something else") from problem
-    try:
-        _fill_networks(task, tensors)
-    except RuntimeError as problem:
-        reason = " ".join(str(problem).split())
-        raise ValueError(f"start: the networks in {path} do not fit the settings of this run ({reason})") from None
+def _check_sound(step: int, state: dict[str, Tensor], file: Checkpoint) -> None:
+    """The losses of a step are from before its update: look also at what would be stored."""
+    broken = next((name for name, value in state.items() if not bool(torch.isfinite(value).all())), None)
+    if broken is not None:
+        raise _astray(step, f"after its update, {broken}", file)
+
+
+def _astray(step: int, what: str, file: Checkpoint) -> RuntimeError:
+    kept = f"; {file.path} holds the last good state" if Path(file.path).is_file() else ""
+    return RuntimeError(f"step {step + 1}: {what} is not finite: lower the rate, or give another seed and folder{kept}")
 
 
 def write_curve(path: Path, columns: tuple[str, ...], curve: Tensor) -> None:
@@ -136,8 +136,8 @@ def write_curve(path: Path, columns: tuple[str, ...], curve: Tensor) -> None:
     write_text(path, "\n".join(lines) + "\n")
 
 
-def _stored(task: Task, curve: Tensor) -> dict[str, Tensor]:
-    tensors = {"curve": curve}
+def _state(task: Task) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
     for name, network in task.networks.items():
         tensors |= {f"network.{name}.{key}": value for key, value in network.state_dict().items()}
     for name, optimiser in task.optimisers.items():
@@ -153,17 +153,11 @@ def _resume(task: Task, curve: Tensor, read: tuple[dict[str, Tensor], dict[str, 
     tensors, meta = read
     done = int(meta["step"])
     curve[:done] = tensors["curve"]
-    _fill_networks(task, tensors)
+    fill_networks(task, tensors)
     for name, optimiser in task.optimisers.items():
         prefix = f"optimiser.{name}."
         _restore(optimiser, {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
     return done, float(meta["seconds"])
-
-
-def _fill_networks(task: Task, tensors: dict[str, Tensor]) -> None:
-    for name, network in task.networks.items():
-        prefix = f"network.{name}."
-        network.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
 
 
 def _restore(optimiser: Optimizer, stored: dict[str, Tensor]) -> None:

@@ -19,6 +19,8 @@ class Task(ABC):
 
     columns: tuple[str, ...]
     """Names of the losses that a step reports."""
+    settings: Any
+    """What a person chooses, as a dataclass of plain values."""
     steps: int
     batch: int
     networks: dict[str, nn.Module]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import lzma
-import struct
 import tarfile
 import zipfile
 import zlib
@@ -16,16 +15,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 
 from genprior import _validate
-from genprior.items.pictures import WRITTEN_AS
+from genprior.items.guard import Unreadable, reading
+from genprior.items.pictures import FORMATS, WRITTEN_AS, check_depth, flatten
 from genprior.training.data.pictures import Pictures
 
 _AHEAD = 256
 _DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError)
-_BROKEN = (UnidentifiedImageError, OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, zlib.error)
 
 
 def image_files(
@@ -38,8 +37,9 @@ def image_files(
 ) -> Pictures:
     """Read all pictures under a folder or in a tar or zip file, in the order of their names.
 
-    Each is cropped to its central square and resized to ``side``. Files that cannot be read are skipped and named in
-    the result; whatever is not an image by its ending is passed over. ``limit`` takes the first so many names.
+    Each is cropped to its central square and resized to ``side``. Transparent parts become white; 16 bits of grey are
+    rounded to 8. Files that cannot be read, and those with 32 bits for each pixel, are skipped and named in the result;
+    whatever is not an image by its ending is passed over. ``limit`` takes the first so many names.
     """
     _validate.whole("side", side)
     if channels not in {1, 3}:
@@ -122,14 +122,17 @@ def _is_image(name: str) -> bool:
 def _decoded(name: str, content: bytes, *, side: int, channels: int) -> tuple[str, Tensor | None]:
     """The picture's bytes ``(channels, side, side)``, or None if it cannot be read."""
     try:
-        with Image.open(io.BytesIO(content)) as image:
-            plain = ImageOps.exif_transpose(image).convert("RGB" if channels == 3 else "L")
-    except (*_BROKEN, Image.DecompressionBombError):
+        with reading(name, "a picture"), Image.open(io.BytesIO(content), formats=FORMATS) as image:
+            check_depth(image, name)
+            plain = flatten(image, channels, name, on_white=True)
+    except Unreadable:
         return name, None
+    if plain.mode == "F":
+        plain = Image.fromarray((255 * np.asarray(plain)).round().astype(np.uint8))
     short = min(plain.size)
     left, top = (plain.width - short) // 2, (plain.height - short) // 2
     square = plain.crop((left, top, left + short, top + short))
     if short != side:
         square = square.resize((side, side), Image.Resampling.LANCZOS, reducing_gap=3.0)
     pixels = torch.from_numpy(np.array(square, dtype=np.uint8))
-    return name, pixels.reshape(side, side, channels).permute(2, 0, 1).contiguous()
+    return name, pixels.reshape(side, side, -1).permute(2, 0, 1).expand(channels, -1, -1).contiguous()
