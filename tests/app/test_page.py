@@ -4,13 +4,17 @@ import base64
 import http.client
 import io
 import re
+import threading
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from nicegui import run
 from PIL import Image
 
 from genprior.app import pictures, stock
+from genprior.app.view import page as view
 
 from .conftest import UPLOAD_LIMIT
 
@@ -60,6 +64,7 @@ def changes(page, tile, before):
 def place_of(page, label):
     pad = page.get_by_label(label)
     pad.wait_for(state="visible")
+    pad.scroll_into_view_if_needed()
     for _ in range(50):  # it has no place while the page lays itself out again
         box = pad.bounding_box()
         if box is not None:
@@ -139,6 +144,14 @@ def test_a_race_from_start_to_download(visit, tmp_path, monkeypatch):
     command = page.locator('[data-code="command"]').inner_text()
     assert command.strip() == (tmp_path / "command.txt").read_text().strip()
     assert "gaussian:m=392,seed=0 --simulate" in command
+    for width, hidden in ((800, 0), (390, 3)):  # the star goes by the objective: it is there on a phone too
+        page.set_viewport_size({"width": width, "height": 900})
+        shown = [cell.is_visible() for cell in page.locator("table.outcome th").all()]
+        assert shown == [True] * (7 - hidden) + [False] * hidden
+        assert page.evaluate(
+            "document.querySelector('.wide').scrollWidth <= document.querySelector('.wide').clientWidth"
+        )
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
     monkeypatch.chdir(tmp_path)
     names = {}
     assert "gp.Seconds(2.0)" in script and "restarts=4" in script and "--restarts 4" in command
@@ -183,6 +196,46 @@ def test_draw_a_digit_and_paint_over_it(visit):
     page.wait_for_selector('[data-tile="Damaged"] img:not(.hidden)')
     fine = pixels(source(page, "Damaged"))
     assert 0 < (fine[:, 14] == 128).sum() < (damaged[:, 14] == 128).sum()
+
+
+def paint_everything(page):
+    page.get_by_role("button", name="Broad").click()
+    page.wait_for_selector('[data-pick="80"][aria-pressed="true"]')
+    ends = [(0.02, 0.98), (0.98, 0.02)] * 2
+    rows = zip((0.1, 0.35, 0.6, 0.85), ends, strict=True)
+    stroke(page, "sketchpad for the mask", *((u, v) for v, pair in rows for u in pair))
+
+
+def is_clean(page, label):
+    """Whether nothing is on a sketchpad."""
+    return page.evaluate(
+        """label => { const pad = document.querySelector(`canvas[aria-label="${label}"]`);
+            return !pad.getContext("2d").getImageData(0, 0, pad.width, pad.height).data.some(value => value > 0); }""",
+        label,
+    )
+
+
+def test_the_mask_in_use_is_the_one_on_the_screen(visit, until):
+    page = visit()
+    choose_damage(page, "Painted over")
+    damaged = page.locator('[data-tile="Damaged"]')
+    stroke(page, "sketchpad for the mask", (0.1, 0.3), (0.9, 0.3))
+    damaged.get_by_text("% painted over").wait_for()
+    paint_everything(page)
+    notified(page, "everything is painted over")
+    damaged.get_by_text("leave some part of it").wait_for()  # the first stroke alone is not in force any more
+    page.get_by_role("button", name="Start the race").click()
+    notified(page, "there is no mask")
+    page.get_by_role("button", name="Clear").last.click()
+    until(lambda: is_clean(page, "sketchpad for the mask"))
+    stroke(page, "sketchpad for the mask", (0.1, 0.3), (0.9, 0.3))
+    damaged.get_by_text("% painted over").wait_for()
+    page.get_by_label("sample 3").click()  # another picture: the mask stays, as do its strokes
+    page.wait_for_selector('[aria-label="sample 3"][aria-pressed="true"]')
+    assert not is_clean(page, "sketchpad for the mask")
+    page.get_by_role("button", name="Faces").click()
+    damaged.get_by_text("there is no mask").wait_for()
+    until(lambda: is_clean(page, "sketchpad for the mask"))
 
 
 def test_faces_and_their_damages(visit):
@@ -234,6 +287,109 @@ def test_uploads_good_and_bad(visit):
     upload(page, "deep.png", store.getvalue())
     changes(page, "Truth", before)
     assert np.unique(pixels(source(page, "Truth"))).tolist() == [51]
+
+
+def picture_file():
+    store = io.BytesIO()
+    Image.fromarray(np.eye(28, dtype=np.uint8) * 200).save(store, format="png")
+    return store.getvalue()
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """Make a function wait for a gate; events that tell when it was called, the gate, and when it was done."""
+    begun, gate, done = threading.Event(), threading.Event(), threading.Event()
+
+    def slow_down(module, name):
+        function = getattr(module, name)
+
+        def waiting(*given):
+            begun.set()
+            gate.wait(60)
+            try:
+                return function(*given)
+            finally:
+                done.set()
+
+        monkeypatch.setattr(module, name, waiting)
+        return begun, gate, done
+
+    yield slow_down
+    gate.set()
+
+
+def test_who_uploads_does_not_stop_the_others(visit, slow, monkeypatch):
+    first, second = visit(), visit()
+    begun, gate, _ = slow(pictures, "read_upload")
+    with ThreadPoolExecutor(1) as pool:  # all that the pages share: an upload that waits must not hold it
+        monkeypatch.setattr(run, "thread_pool", pool)
+        first.get_by_role("button", name="Upload", exact=True).click()
+        before = source(first, "Truth")
+        upload(first, "slow.png", picture_file())
+        assert begun.wait(30)
+        second.get_by_label("sample 3").click()
+        changes(second, "Truth", before)
+        upload(first, "more.png", picture_file())
+        notified(first, "your last picture is still being read")
+        assert source(first, "Truth") == before
+        gate.set()
+        changes(first, "Truth", before)
+        upload(first, "next.png", b"this is no picture")
+        notified(first, "next.png cannot be read")  # taken, for the other is done
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize("source_of_it", ["upload", "draw"])
+def test_a_picture_that_comes_late_is_not_taken_for_another_generator(visit, slow, source_of_it):
+    page = visit()
+    before = source(page, "Truth")
+    if source_of_it == "upload":
+        begun, gate, done = slow(pictures, "read_upload")
+        page.get_by_role("button", name="Upload", exact=True).click()
+        upload(page, "slow.png", picture_file())
+    else:
+        begun, gate, done = slow(pictures, "read_drawing")
+        page.get_by_role("button", name="Draw", exact=True).click()
+        stroke(page, "sketchpad for a digit", (0.3, 0.2), (0.7, 0.2), (0.4, 0.8))
+    assert begun.wait(30)
+    page.get_by_role("button", name="Faces").click()
+    changes(page, "Truth", before)
+    face = source(page, "Truth")
+    assert pixels(face).shape == (64, 64, 3)
+    gate.set()
+    assert done.wait(30)
+    page.wait_for_timeout(500)  # it would be seen by now
+    assert source(page, "Truth") == face
+
+
+def test_a_late_preview_does_not_wipe_a_race(visit, slow):
+    page = visit()
+    choose_solvers(page, "Adam")
+    set_seconds(page, "ArrowLeft", 4, 1)
+    _, gate, done = slow(view, "_preview")
+    page.get_by_label("sample 3").click()
+    page.wait_for_selector('[aria-label="sample 3"][aria-pressed="true"]')
+    page.get_by_role("button", name="Start the race").click()
+    state(page, "done")
+    gate.set()
+    assert done.wait(30)
+    page.wait_for_timeout(700)  # it would be seen by now, and the page would have looked at the race again
+    assert page.locator('[role="status"]').inner_text() == "done"
+    assert page.locator('[data-tile="Adam"] img').is_visible() and page.locator("table.outcome").is_visible()
+    page.get_by_label("sample 5").click()
+    page.wait_for_selector('[data-tile="Adam"]', state="detached")  # the next change is shown as ever
+
+
+def test_nobody_waits_while_weights_are_loaded(visit):
+    page = visit()
+    choose_damage(page, "Painted over")
+    page.get_by_role("button", name="Upload", exact=True).click()
+    page.set_default_timeout(15_000)
+    with stock._loading:
+        upload(page, "cat.png", b"this is no picture")
+        notified(page, "cat.png cannot be read as a picture")
+        paint_everything(page)
+        notified(page, "everything is painted over")
 
 
 def test_the_server_refuses_what_the_browser_would_not_send(visit, address):

@@ -75,9 +75,10 @@ def test_the_middle_square_of_a_wide_picture():
     assert pictures.read_upload(file_of(Image.fromarray(wide)), COLOUR).mean() > 0.98
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"hello", b"\x89PNG\r\n\x1a\n" + bytes(50), file_of(Image.new("L", (50, 50)))[:60], b"GIF89a"]
-)
+CUT, POSTSCRIPT = file_of(Image.new("L", (50, 50)))[:60], file_of(Image.new("L", (28, 28)), "eps")
+
+
+@pytest.mark.parametrize("data", [b"", b"hello", b"\x89PNG\r\n\x1a\n" + bytes(50), CUT, b"GIF89a", POSTSCRIPT])
 def test_garbage_is_refused_in_one_sentence(data):
     with pytest.raises(ValueError, match="cannot be read as a picture") as problem:
         pictures.read_upload(data, GREY, "cat.png")

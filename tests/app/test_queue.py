@@ -128,6 +128,23 @@ def test_the_queue_has_an_end(log):
     assert log == [0]
 
 
+def test_one_person_cannot_fill_the_queue(log):
+    queue = Queue(jobs=1, each=2)
+    races = [FakeRace(number, log) for number in range(3)]
+    for race in races:
+        queue.submit(race, "a")
+    started(log, 0)
+    with pytest.raises(QueueFull, match="2 of your races are waiting already: let one of them run, or stop it"):
+        queue.submit(FakeRace(3, log), "a")
+    other = FakeRace("b", log)
+    queue.submit(other, "b")
+    queue.stop(races[1])
+    queue.submit(FakeRace(4, log), "a")
+    assert queue.place(other) == 1, "who has none running comes first"
+    queue.close()
+    assert Queue().each < Queue().longest
+
+
 def test_a_race_that_breaks_does_not_keep_its_place(log, monkeypatch):
     monkeypatch.setattr(threading, "excepthook", lambda arguments: None)
     queue = Queue(jobs=1)

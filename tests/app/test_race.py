@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import re
 import threading
 import time
 import zipfile
@@ -16,7 +17,7 @@ from genprior.app import bundle, stock
 from genprior.app.damage import Measurements, Signs, Smaller
 from genprior.app.pictures import data_url
 from genprior.app.queue import Queue
-from genprior.app.race import POINTS, Race
+from genprior.app.race import POINTS, Race, Watcher
 from genprior.app.recipe import Recipe
 from genprior.app.snapshot import Phase
 from genprior.operators import Gaussian
@@ -161,6 +162,42 @@ def test_a_damage_that_breaks_is_told():
     assert "factor 5 does not divide the image of 28 x 28" in race.snapshot.message
 
 
+def test_a_solver_that_breaks_at_the_end_is_not_running_for_ever(monkeypatch, caplog):
+    def broken(watcher, result):
+        raise RuntimeError("out of\n  ink")
+
+    monkeypatch.setattr(Watcher, "ending", broken)
+    race = Race(recipe("Adam", seconds=0.1))
+    race.run()
+    (lane,) = race.snapshot.lanes
+    assert lane.over and lane.status == "not possible" and lane.problem == "out of ink"
+    assert race.snapshot.phase is Phase.DONE and not race.results
+    assert "Traceback" in caplog.text and "in broken" in caplog.text, "who runs the server can see why"
+
+
+def test_what_breaks_before_the_solvers_is_logged_and_what_is_only_wrong_is_not(monkeypatch, caplog):
+    Race(recipe("Adam", damage=Smaller(factor=5))).run()
+    Race(recipe("LevenbergMarquardt", damage=Signs(), seconds=0.1)).run()
+    assert not caplog.records
+
+    def broken(*given):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Smaller, "apply", broken)
+    race = Race(recipe("Adam"))
+    race.run()
+    assert race.snapshot.phase is Phase.FAILED and race.snapshot.message == "no space left"
+    assert "in broken" in caplog.text
+
+
+def test_a_black_picture_has_no_relative_error():
+    race = Race(Recipe("mnist", torch.zeros(1, 1, 28, 28), Smaller(factor=2), ("Adam",), seconds=0.1))
+    race.run()
+    (lane,) = race.snapshot.lanes
+    assert len(lane.points) > 1 and all(math.isnan(point[1]) for point in lane.points)
+    assert math.isfinite(lane.objective) and lane.status == "OUT_OF_TIME"
+
+
 def test_restarts_show_the_best_of_all():
     race = Race(recipe("Adam", restarts=4, seconds=0.5))
     race.run()
@@ -235,6 +272,23 @@ def test_everything(finished):
         with Image.open(io.BytesIO(file.read("input.png"))) as image:
             pixels = np.asarray(image)
     assert np.array_equal(pixels, np.asarray(finished.recipe.truth[0, 0] * 255).round())
+
+
+def test_after_a_stop_command_and_script_name_the_time_until_then():
+    race = Race(recipe("Adam", seconds=60))
+    thread = in_thread(race)
+    until(lambda: len(race.snapshot.lanes[0].points) > 1)
+    race.stop()
+    thread.join(20)
+    seconds = race.results["Adam"].seconds
+    words = bundle.command(race).split()
+    assert float(words[words.index("--time") + 1]) == pytest.approx(seconds, abs=6e-4) and seconds < 20
+    (told,) = re.findall(r"gp\.Seconds\((.*)\)", bundle.script(race))
+    assert float(told) == pytest.approx(seconds, abs=6e-4)
+
+
+def test_a_whole_race_names_the_time_that_was_asked_for(finished):
+    assert " --time 0.3 " in bundle.command(finished) and "gp.Seconds(0.3)" in bundle.script(finished)
 
 
 def test_json_has_no_nan():

@@ -1,6 +1,7 @@
 """A visitor's choices, and the script and the command that do the same."""
 
 import json
+import re
 import shlex
 
 import numpy as np
@@ -14,7 +15,7 @@ from genprior.app import bundle, stock
 from genprior.app.choices import KINDS, Choices
 from genprior.app.damage import Measurements, Painted, SaltAndPepper
 from genprior.app.race import Race
-from genprior.app.recipe import Recipe
+from genprior.app.recipe import PATIENCE, Recipe
 from genprior.app.snapshot import Phase
 from genprior.tasks.posed import starts
 
@@ -58,6 +59,17 @@ def test_the_script_poses_the_same_problem(kind, generator, own, tmp_path, monke
     )
 
 
+@pytest.mark.parametrize("kind, generator, own", CASES)
+def test_the_script_begins_with_the_files_that_it_reads(kind, generator, own):
+    race = Race(choices_for(kind, generator, own).recipe(limit=10))
+    race.damaged = race.recipe.damaged()
+    first, *_ = script = race.recipe.script().splitlines()
+    read = re.findall(r'open\("(.*?)"\)', "\n".join(script))
+    assert set(read) <= set(bundle.inputs(race)) and len(read) == own + (kind == "mask")
+    assert first.startswith("# ") == bool(read) and re.findall(r"\w+\.png", first) == sorted(read)
+    assert not read or "result.zip" in first
+
+
 def test_script_and_race_give_the_same(tmp_path, monkeypatch):
     """Not only the problem: the same steps. A step is a step, however long it takes."""
     recipe = choices_for("downsample").recipe(limit=10)
@@ -75,13 +87,13 @@ def test_the_command():
     choices.restarts = 4
     assert choices.recipe(10).command("ExactADMM") == (
         "genprior recover input.png --operator gaussian:m=392,seed=0 --simulate --generator mnist --solver exact-admm "
-        "--restarts 4 --time 0.2 --seed 0 --out recovered"
+        "--restarts 4 --time 0.2 --patience 1000000000 --seed 0 --out recovered"
     )
     faces = choices_for("downsample", "celeba")
     faces.noise = 0.02
     assert faces.recipe(10).command() == (
         "genprior recover input.npy --operator downsample:4 --simulate --noise 0.02 --generator celeba --solver adam "
-        "--time 0.2 --seed 0 --out recovered"
+        "--time 0.2 --patience 1000000000 --seed 0 --out recovered"
     )
     assert "genprior denoise changed.npy --loss l1 " in choices_for("salt").recipe(10).command()
     assert "genprior denoise changed.npy --loss linf " in choices_for("attack").recipe(10).command()
@@ -99,11 +111,19 @@ def test_the_command_gives_the_same(kind, generator, tmp_path, monkeypatch, caps
     for name, content in bundle.inputs(race).items():
         (tmp_path / name).write_bytes(content)
     monkeypatch.chdir(tmp_path)
+    given = {}
+
+    def noted(*parts, **options):
+        given.update(options)
+        return gp.solve(*parts, **options)
+
+    monkeypatch.setattr("genprior.tasks.recover.solve", noted)
     words = shlex.split(race.recipe.command())
     place = words.index("--time")
     words[place : place + 2] = ["--steps", "5"]
     assert cli.main([*words[1:], "--json"]) == 0, capsys.readouterr().err
     json.loads(capsys.readouterr().out)
+    assert given["patience"] == PATIENCE, "it does not stall before the page does"
     (found,) = (tmp_path / "recovered" / "recovered").iterdir()
     if found.suffix == ".npy":
         assert np.allclose(np.load(found).reshape(result.signal.shape), result.signal, atol=1e-5)
@@ -155,6 +175,11 @@ def test_a_wrong_recipe_is_refused(change, words):
     right = {"generator": "mnist", "truth": torch.zeros(1, 1, 28, 28), "damage": Measurements(), "solvers": ("Adam",)}
     with pytest.raises(ValueError, match=words):
         Recipe(**(right | change))
+
+
+@pytest.mark.parametrize("name", stock.GENERATORS)
+def test_shapes_are_those_of_the_generators(name):
+    assert stock.SHAPES[name] == stock.generator(name).signal_shape
 
 
 def test_a_picture_of_the_wrong_size_is_refused():

@@ -60,11 +60,36 @@ def test_without_the_extra(capfd, monkeypatch):
     assert code == 1 and "nicegui, which is not installed: pip install 'genprior[app]'" in line
 
 
+BUSY = """
+import sys
+
+from genprior.app import server, stock
+from genprior.app.damage import Smaller
+from genprior.app.race import Race
+from genprior.app.recipe import Recipe
+from genprior.cli import main
+
+make = server.make_server
+
+
+def make_busy(house, announce):
+    def begin():
+        house.queue.submit(Race(Recipe("mnist", stock.sample_pictures("mnist")[:1], Smaller(), ("Adam",), 600.0)), "a")
+        announce()
+
+    return make(house, begin)
+
+
+server.make_server = make_busy
+sys.exit(main())
+"""
+
+
 def test_the_command_serves_until_interrupted():
-    """As a person would: start, look, Ctrl-C."""
+    """As a person would: start, look, Ctrl-C, in the middle of somebody's race."""
     with bound_socket("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
-    command = [sys.executable, "-c", "import sys; from genprior.cli import main; sys.exit(main())"]
+    command = [sys.executable, "-c", BUSY]
     server = subprocess.Popen(
         [*command, "serve", "--port", str(port), "--json"],
         stdout=subprocess.PIPE,

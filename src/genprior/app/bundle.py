@@ -15,6 +15,7 @@ from torch import Tensor
 from genprior.app import pictures
 from genprior.app.damage import Painted
 from genprior.app.race import Race
+from genprior.status import Status
 
 FILES = {
     "result.zip": "Everything (zip)",
@@ -36,6 +37,24 @@ def best_solver(race: Race) -> str:
     """The solver with the lowest objective: what a user without the truth would pick."""
     objectives = {name: float(result.objective[0]) for name, result in race.results.items()}
     return min(objectives, key=lambda name: objectives[name] if math.isfinite(objectives[name]) else math.inf)
+
+
+def command(race: Race) -> str:
+    """The command that does what the best solver did."""
+    solver = best_solver(race)
+    return race.recipe.command(solver, _seconds(race, solver))
+
+
+def script(race: Race) -> str:
+    """The Python script that does what the best solver did."""
+    solver = best_solver(race)
+    return race.recipe.script(solver, _seconds(race, solver))
+
+
+def _seconds(race: Race, solver: str) -> float:
+    """The time that the solver was given; where it was stopped, what it had by then."""
+    result = race.results[solver]
+    return max(0.001, round(result.seconds, 3)) if result.status[0] is Status.INTERRUPTED else race.recipe.seconds
 
 
 def _arrays(race: Race) -> bytes:
@@ -61,10 +80,6 @@ def _sheet(race: Race) -> bytes:
     row = [race.recipe.truth, race.damaged.seen]
     row += [race.results[name].signal for name in race.recipe.solvers if name in race.results]
     return pictures.png(torch.cat(row), zoom=_ZOOM[race.recipe.truth.shape[1]])
-
-
-def _script(race: Race) -> bytes:
-    return race.recipe.script(best_solver(race)).encode()
 
 
 def _verdicts(race: Race) -> bytes:
@@ -96,7 +111,7 @@ def _everything(race: Race) -> bytes:
             if name != "result.zip":
                 file.writestr(name, content(race, name))
         file.writestr("result.json", _verdicts(race))
-        file.writestr("command.txt", race.recipe.command(best_solver(race)) + "\n")
+        file.writestr("command.txt", command(race) + "\n")
         for name, data in inputs(race).items():
             file.writestr(name, data)
     return store.getvalue()
@@ -127,5 +142,5 @@ _MAKERS: dict[str, Callable[[Race], bytes]] = {
     "result.zip": _everything,
     "result.npz": _arrays,
     "result.png": _sheet,
-    "recover.py": _script,
+    "recover.py": lambda race: script(race).encode(),
 }

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from genprior.app.decoder import Decoder
 from genprior.app.queue import Queue
 
 
 @dataclass(frozen=True)
 class House:
-    """The queue, and the limits."""
+    """The queue, the limits, and the reader of uploads."""
 
     queue: Queue
     time_limit: float
     """Seconds of computing for one race."""
     upload_limit: float
     """Megabytes."""
+    decoder: Decoder = field(default_factory=Decoder)
 
     @property
     def patience(self) -> float:
         """Seconds by the wall's clock after which a race is stopped: the machine may be busy with other things."""
         return 4 * self.time_limit + 30
+
+    def close(self, wait: float = 0.0) -> None:
+        """Stop everything; wait so many seconds at most until no race runs."""
+        self.decoder.close()
+        self.queue.close(wait)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import threading
 import warnings
 from typing import Any
 
@@ -14,13 +13,11 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from genprior.items.guard import Unreadable, reading
-from genprior.items.pictures import Wanted, decode
+from genprior.items.pictures import FORMATS, Wanted, decode
 from genprior.report.sheets import grid
 
 _MOST_PIXELS = 13_000_000
 """A photograph of twelve million pixels; unpacked they take about a quarter of a gigabyte."""
-_DECODING = threading.Semaphore(1)
-"""A small file may unpack to a large picture: one at a time, whoever uploads."""
 _DATA_URL = "data:image/png;base64,"
 _LARGEST_SKETCH = 1_000_000
 _WIDEST_SKETCH = 1024
@@ -36,8 +33,7 @@ def read_upload(data: bytes, signal_shape: tuple[int, ...], name: str = "the fil
     """
     channels, height, width = signal_shape
     _check_head(data, name)
-    with _DECODING:
-        pixels = decode(data, Wanted(channels, height, width, resize=True, on_white=True), name)
+    pixels = decode(data, Wanted(channels, height, width, resize=True, on_white=True), name)
     pixels = (pixels * 255).round() / 255  # so that a PNG file holds the same picture
     if channels == 1 and pixels.mean() > 0.5:
         pixels = 1 - pixels
@@ -91,7 +87,7 @@ def _check_head(data: bytes, name: str) -> None:
     try:
         with reading(name, "a picture"), warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(data)) as image:
+            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
                 size = image.size
     except Unreadable as problem:
         if not isinstance(problem.__cause__, UnidentifiedImageError):

@@ -16,7 +16,7 @@ FORGET = 60.0
 
 
 class QueueFull(ValueError):
-    """Too many races wait already."""
+    """Too many races wait already, or too many of one person."""
 
 
 @dataclass(eq=False)
@@ -31,11 +31,15 @@ class Queue:
 
     A place that gets free goes to the person with the fewest races running, among these to the one with the least
     computing in the last minutes, among these to who came first. What was used is forgotten by half every minute.
+    At most ``longest`` races wait, and at most ``each`` of one person.
     """
 
-    def __init__(self, jobs: int = 2, longest: int = 32, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, jobs: int = 2, longest: int = 32, each: int = 3, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.jobs = _validate.whole("jobs", jobs)
         self.longest = _validate.whole("longest", longest)
+        self.each = _validate.whole("each", each)
         self._clock = clock
         self._lock = threading.Lock()
         self._ended = threading.Condition(self._lock)
@@ -48,6 +52,8 @@ class Queue:
         """Take in a race; it starts as soon as it is its turn."""
         with self._lock:
             self._waiting = [entry for entry in self._waiting if not entry.race.snapshot.phase.over]
+            if sum(entry.owner == owner for entry in self._waiting) >= self.each:
+                raise QueueFull(f"{self.each} of your races are waiting already: let one of them run, or stop it")
             if len(self._waiting) >= self.longest:
                 raise QueueFull(f"{self.longest} races are waiting already: try again in a minute")
             self._waiting.append(_Entry(race, owner, next(self._numbers)))

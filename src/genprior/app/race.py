@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -14,7 +15,7 @@ from genprior import _batch
 from genprior.app import pictures, stock
 from genprior.app.baton import Baton
 from genprior.app.damage import Damaged
-from genprior.app.recipe import Recipe
+from genprior.app.recipe import PATIENCE, Recipe
 from genprior.app.snapshot import Lane, Phase, Snapshot
 from genprior.result import Result
 from genprior.solve import solve
@@ -26,7 +27,7 @@ POINTS = 160
 """Most points of a curve, about."""
 _SLICE = 0.05
 _PICTURES_PER_SECOND = 8
-_NEVER = 10**9
+_log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
@@ -77,8 +78,9 @@ class Race:
         try:
             self._race()
         except Exception as problem:
+            message = _told(problem)
             with self._lock:
-                self._change(phase=Phase.FAILED, message=_sentence(problem))
+                self._change(phase=Phase.FAILED, message=message)
             return
         with self._lock:
             self._change(phase=Phase.STOPPED if self.stopping else Phase.DONE, message=self._why_stopped())
@@ -116,23 +118,26 @@ class Race:
                 self._update(number, status="not started")
                 return
             self._update(number, status="running")
-            watcher = Watcher(self, damaged, number, baton)
             try:
-                result = solve(
-                    damaged.problem,
-                    stock.SOLVERS[self.recipe.solvers[number]](),
-                    stop=Seconds(self.recipe.seconds),
-                    restarts=self.recipe.restarts,
-                    z0=starts(damaged.problem.generator, self.recipe.seed, [0], self.recipe.restarts),
-                    patience=_NEVER,
-                    callbacks=[watcher],
-                    progress=False,
-                )
+                self._solve(number, damaged, baton)
             except Exception as problem:
-                self._update(number, status="not possible", problem=_sentence(problem))
-                return
-            self.results[self.recipe.solvers[number]] = result
-            self._update(number, **watcher.ending(result))
+                self._update(number, status="not possible", problem=_told(problem))
+
+    def _solve(self, number: int, damaged: Damaged, baton: Baton) -> None:
+        watcher = Watcher(self, damaged, number, baton)
+        result = solve(
+            damaged.problem,
+            stock.SOLVERS[self.recipe.solvers[number]](),
+            stop=Seconds(self.recipe.seconds),
+            restarts=self.recipe.restarts,
+            z0=starts(damaged.problem.generator, self.recipe.seed, [0], self.recipe.restarts),
+            patience=PATIENCE,
+            callbacks=[watcher],
+            progress=False,
+        )
+        ending = watcher.ending(result)
+        self.results[self.recipe.solvers[number]] = result
+        self._update(number, **ending)
 
     def _update(self, number: int, **changes: object) -> None:
         """Publish a change of one lane."""
@@ -151,7 +156,7 @@ class Watcher:
     def __init__(self, race: Race, damaged: Damaged, number: int, baton: Baton) -> None:
         self._race, self._number, self._baton = race, number, baton
         self._truth, self._judge = race.recipe.truth, damaged.judge
-        self._size = _batch.norm(self._truth).clamp_min(1e-12)
+        self._size = float(_batch.norm(self._truth)[0])
         self._spacing = race.recipe.seconds / POINTS
         self._best, self._picture = math.inf, self._truth[:0]
         self._points: list[tuple[float, float, float]] = []
@@ -185,7 +190,8 @@ class Watcher:
         }
 
     def _note(self, seconds: float, picture: Tensor, objective: float) -> None:
-        error = float((_batch.norm(picture - self._truth) / self._size)[0])
+        distance = float(_batch.norm(picture - self._truth)[0])
+        error = distance / self._size if self._size else math.nan  # a black picture has no size to compare with
         self._points.append((seconds, error, objective))
 
     def _publish(self, view: View) -> None:
@@ -202,5 +208,8 @@ def _prepare(damaged: Damaged) -> None:
     solve(damaged.problem, Adam(), stop=MaxSteps(1), progress=False)
 
 
-def _sentence(problem: Exception) -> str:
+def _told(problem: Exception) -> str:
+    """One sentence for the visitor; the traceback, where it is more than a wrong choice, for who runs the server."""
+    if not isinstance(problem, ValueError):
+        _log.error("something broke in a race", exc_info=problem)
     return " ".join(str(problem).split()) or type(problem).__name__

@@ -1,4 +1,4 @@
-"""What a visitor has chosen, as one value; and the same as a Python script."""
+"""What a visitor has chosen, as one value; and the same as a command and as a Python script."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from genprior.app.damage import Attacked, Damage, Damaged, Painted
 
 SECONDS = (0.1, 600.0)
 MOST_RESTARTS = 16
+PATIENCE = 10**9
+"""Steps without progress after which a solver gives up: never, for its time is limited."""
 
 
 @dataclass(frozen=True)
@@ -57,24 +59,37 @@ class Recipe:
         levels = self.truth * 255
         return "input.png" if bool(torch.isclose(levels, levels.round(), atol=1e-3).all()) else "input.npy"
 
-    def command(self, solver: str | None = None) -> str:
-        """The command that does the same with one of the solvers."""
+    def command(self, solver: str | None = None, seconds: float | None = None) -> str:
+        """The command that does the same with one of the solvers, in its time or another."""
         solver = self.solvers[0] if solver is None else solver
+        seconds = self.seconds if seconds is None else seconds
         words = ["genprior", *self.damage.command(self.truth.shape[1:], self.picture_file)]
         words += ["--generator", self.generator, "--solver", stock.COMMAND_NAMES[solver]]
         words += ["--restarts", str(self.restarts)] if self.restarts > 1 else []
-        return shlex.join([*words, "--time", f"{self.seconds:g}", "--seed", str(self.seed), "--out", "recovered"])
+        words += ["--time", f"{seconds:g}", "--patience", str(PATIENCE), "--seed", str(self.seed)]
+        return shlex.join([*words, "--out", "recovered"])
 
-    def script(self, solver: str | None = None) -> str:
-        """A Python script that does the same with one of the solvers."""
+    def script(self, solver: str | None = None, seconds: float | None = None) -> str:
+        """A Python script that does the same with one of the solvers, in its time or another."""
         solver = self.solvers[0] if solver is None else solver
-        return "\n".join([*self._imports(), "", *self._picture(), "", *self._damage(), "", *self._solve(solver)]) + "\n"
+        seconds = self.seconds if seconds is None else seconds
+        parts = [self._imports(), self._picture(), self._damage(), self._solve(solver, seconds)]
+        parts = [self._needs(), *parts] if self._files else parts
+        return "\n\n".join("\n".join(part) for part in parts) + "\n"
+
+    @property
+    def _files(self) -> list[str]:
+        """What the script reads."""
+        picture = ["input.png"] if self.origin is None else []
+        return [*picture, "mask.png"] if isinstance(self.damage, Painted) else picture
+
+    def _needs(self) -> list[str]:
+        return [f"# Run this in a folder with {' and '.join(self._files)}, which result.zip has."]
 
     def _imports(self) -> list[str]:
-        files = self.origin is None or isinstance(self.damage, Painted)
-        lines = ["import numpy as np"] if files else []
+        lines = ["import numpy as np"] if self._files else []
         lines += ["import torch"]
-        lines += ["from PIL import Image"] if files else []
+        lines += ["from PIL import Image"] if self._files else []
         lines += ["", "import genprior as gp"]
         lines += ["from genprior import samples"] if (self.origin or "").startswith("samples") else []
         lines += ["from genprior.tasks import attacks"] if isinstance(self.damage, Attacked) else []
@@ -93,15 +108,15 @@ class Recipe:
     def _damage(self) -> list[str]:
         return self.damage.code(self.truth.shape[1:]).splitlines()
 
-    def _solve(self, solver: str) -> list[str]:
+    def _solve(self, solver: str, seconds: float) -> list[str]:
         return [
             "result = gp.solve(",
             "    problem,",
             f"    gp.{solver}(),",
-            f"    stop=gp.Seconds({self.seconds!r}),",
+            f"    stop=gp.Seconds({seconds!r}),",
             f"    restarts={self.restarts},",
             f"    z0=starts(G, seed={self.seed}, numbers=[0], restarts={self.restarts}),  # as the command begins",
-            "    patience=10**9,",
+            f"    patience={PATIENCE},",
             ")",
             "print(result.summary())",
             "print(result.advice[0])",

@@ -84,6 +84,9 @@ def make_server(house: House, announce: Callable[[], object] = lambda: None) -> 
     def front(client: Client) -> None:
         Page(house, app.storage.browser["id"], client)
 
+    def close() -> None:  # nicegui hands itself to what takes an argument
+        house.close()
+
     ui.run_with(
         outer,
         title=TITLE,
@@ -94,7 +97,7 @@ def make_server(house: House, announce: Callable[[], object] = lambda: None) -> 
         show_welcome_message=False,
     )
     app.on_startup(announce)
-    app.on_shutdown(house.queue.close)
+    app.on_shutdown(close)
     # nicegui looks for its server among all objects, and torch has deprecated ones that complain when looked at
     warnings.filterwarnings("ignore", category=FutureWarning, message=".*torch.distributed")
     return uvicorn.Server(uvicorn.Config(outer, log_level="warning"))
@@ -109,7 +112,7 @@ def serve(bound: socket.socket, house: House, announce: Callable[[], object] = l
         make_server(house, announce).run(sockets=[bound])
     finally:
         over.set()
-        house.queue.close(wait=_LAST_WAIT)
+        house.close(wait=_LAST_WAIT)
         warming.join(_LAST_WAIT)
 
 

@@ -27,6 +27,8 @@ from genprior.solvers import (
 from genprior.tasks import settings
 
 GENERATORS = {"mnist": "Handwritten digits", "celeba": "Faces"}
+SHAPES = {"mnist": (1, 28, 28), "celeba": (3, 64, 64)}
+"""Of their pictures: known before the weights are loaded, for which the page must not wait."""
 
 SOLVERS: dict[str, Callable[[], Solver]] = {
     kind.__name__: kind

@@ -25,7 +25,7 @@ LARGEST_DENSE = 2**21
 
 @dataclass(frozen=True)
 class Linear(Damage):
-    """Measurements ``y = A x + noise``, answered by ``1/2 |A w - y|^2``."""
+    """Measurements ``y = A x + noise`` (no noise where nothing is measured), answered by ``1/2 |A w - y|^2``."""
 
     noise: float = 0.0
     """Standard deviation of the noise on the measurements."""
@@ -57,7 +57,8 @@ class Linear(Damage):
         y = operator(truth)
         if self.noise:
             random = torch.Generator().manual_seed(self.seed)
-            y = y + self.noise * torch.randn(y.shape, generator=random, dtype=torch.float64).float()
+            noise = torch.randn(y.shape, generator=random, dtype=torch.float64).float()
+            y = operator.measured(y + self.noise * noise)
         problem = Problem(generator, loss=LeastSquares(operator, y))
         return Damaged(problem, y, self.seen(y, operator).clamp(0, 1))
 
@@ -67,7 +68,8 @@ class Linear(Damage):
         if self.noise:
             lines += [
                 f"random = torch.Generator().manual_seed({self.seed})",
-                f"y = y + {self.noise!r} * torch.randn(y.shape, generator=random, dtype=torch.float64).float()",
+                "noise = torch.randn(y.shape, generator=random, dtype=torch.float64).float()",
+                f"y = A.measured(y + {self.noise!r} * noise)",
             ]
         return "\n".join([*lines, "problem = gp.Problem(G, loss=gp.LeastSquares(A, y))"])
 
@@ -123,7 +125,7 @@ class Painted(Linear):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.known is None:
-            raise ValueError("no part is painted over yet: paint on the picture what is to be lost")
+            raise ValueError("there is no mask: paint on the picture what is to be lost, and leave some part of it")
 
     def operator(self, shape: tuple[int, ...]) -> Operator:
         """The mask."""

@@ -80,7 +80,9 @@ def _series(lane: Lane, column: int) -> dict[str, Any]:
         "step": "end",
         "color": COLOURS[lane.name],
         "lineStyle": {"width": 2.5 if lane.name == "Auto" else 2},
-        "data": [[round(point[0], 4), max(point[column], _SMALLEST)] for point in lane.points],
+        "data": [
+            [round(point[0], 4), max(point[column], _SMALLEST)] for point in lane.points if math.isfinite(point[column])
+        ],
     }
 
 

@@ -19,6 +19,7 @@ class DamagePanel:
 
     def __init__(self, choices: Choices, on_change: Callable[[], Awaitable[None]]) -> None:
         self._choices, self._on_change = choices, on_change
+        self._strokes = False
         with card("Damage", 2):
             self._kind = ui.select(choices.kinds, value=choices.kind, on_change=lambda event: self._take(event.value))
             self._kind.props('outlined dense options-dense aria-label="Kind of damage"').classes("kind")
@@ -50,6 +51,8 @@ class DamagePanel:
         self._noise.set("Noise on top", NOISE, choices.noise)
         if choices.picture is not None:
             self._pad.show(pictures.data_url(choices.picture))
+        if self._strokes and choices.known is None:  # strokes stay on the screen while they are the mask
+            self._wipe()
 
     def _make_pad(self) -> None:
         hint = "Paint over what is lost"
@@ -59,17 +62,21 @@ class DamagePanel:
             Text("button", "Clear", "quiet-button").props('type="button"').on("click", self._clear)
 
     async def _clear(self) -> None:
-        self._pad.clear_strokes()
+        self._wipe()
         self._choices.known = None
         await self._on_change()
 
+    def _wipe(self) -> None:
+        self._pad.clear_strokes()
+        self._strokes = False
+
     async def _painted(self, data_url: str) -> None:
-        shape = stock.generator(self._choices.generator).signal_shape
+        self._strokes = True
         try:
-            self._choices.known = pictures.read_mask(data_url, shape)
+            self._choices.known = pictures.read_mask(data_url, stock.SHAPES[self._choices.generator])
         except ValueError as problem:
+            self._choices.known = None  # an older mask is not what is on the screen
             ui.notify(str(problem), type="warning")
-            return
         await self._on_change()
 
     async def _take(self, kind: str) -> None:

@@ -36,7 +36,7 @@ class Page:
         _header()
         with box("layout", "main"):
             with box("controls"):
-                self._pictures = PicturePanel(self._choices, house.upload_limit, self.changed_picture)
+                self._pictures = PicturePanel(self._choices, house, self.changed_picture)
                 self._damage = DamagePanel(self._choices, self.changed)
                 self._panel = RacePanel(self._choices, house.time_limit, self.pressed)
             with box("results").props('id="results"'):
@@ -53,15 +53,16 @@ class Page:
 
     async def changed(self) -> None:
         """Another picture or damage: show it, unless a race runs. One preview at a time, the last change wins."""
-        self._stale = True
+        self._stale = not self._busy
         if self._previewing:
             return
         self._previewing = True
         try:
-            while self._stale and not self._busy:
+            while self._stale:
                 self._stale, self._race = False, None
+                self._panel.show_running(False)
                 shown = await run.io_bound(_preview, copy(self._choices))
-                if shown is not None and not self._busy:
+                if shown is not None and self._race is None:  # no race was started meanwhile
                     self._results.preview(*shown)
         finally:
             self._previewing = False
@@ -84,7 +85,7 @@ class Page:
     def _start(self, recipe: Recipe) -> None:
         race = Race(recipe, patience=self._house.patience)
         self._house.queue.submit(race, self._owner)
-        self._race, self._shown = race, -1
+        self._race, self._shown, self._stale = race, -1, False
         words = recipe.damage.words(recipe.truth.shape[1:])
         self._results.open(race, pictures.data_url(recipe.truth), words)
         self._panel.show_running(True)

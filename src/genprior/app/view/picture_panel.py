@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from nicegui import run, ui
 from nicegui.events import UploadEventArguments
+from torch import Tensor
 
 from genprior.app import pictures, stock
 from genprior.app.choices import Choices
+from genprior.app.house import House
 from genprior.app.view.parts import Segments, Text, box, card, picture, press
 from genprior.app.view.sketchpad import Sketchpad
 
@@ -18,8 +21,10 @@ _SOURCES = {"samples": "Samples", "draw": "Draw", "upload": "Upload"}
 class PicturePanel:
     """Samples, a sketchpad, an upload."""
 
-    def __init__(self, choices: Choices, upload_limit: float, on_change: Callable[[], Awaitable[None]]) -> None:
-        self._choices, self._on_change, self._limit = choices, on_change, upload_limit
+    def __init__(self, choices: Choices, house: House, on_change: Callable[[], Awaitable[None]]) -> None:
+        self._choices, self._on_change = choices, on_change
+        self._limit, self._decoder = house.upload_limit, house.decoder
+        self._reading = False
         self._thumbs: list[ui.element] = []
         with card("Picture", 1):
             Segments(stock.GENERATORS, choices.generator, self.take_generator, "Generator")
@@ -53,11 +58,13 @@ class PicturePanel:
                 label = f"sample {number + 1}"
                 with box("", "button").props(f'type="button" aria-label="{label}"') as thumb:
                     picture(label, pictures.data_url(found[number : number + 1]))
-                thumb.on("click", lambda number=number: self._take_sample(number))
+                thumb.on("click", lambda number=number: self._take_sample(name, number))
                 self._thumbs.append(thumb)
-        await self._take_sample(0)
+        await self._take_sample(name, 0)
 
-    async def _take_sample(self, number: int) -> None:
+    async def _take_sample(self, generator: str, number: int) -> None:
+        if generator != self._choices.generator:  # of the samples that are just being replaced
+            return
         self._choices.take_sample(number)
         for place, thumb in enumerate(self._thumbs):
             press(thumb, place == number)
@@ -73,7 +80,8 @@ class PicturePanel:
         Text("button", "Clear", "quiet-button").props('type="button"').on("click", self._pad.clear_strokes)
 
     async def _drawn(self, data_url: str) -> None:
-        await self._take(lambda: pictures.read_drawing(data_url, stock.generator("mnist").signal_shape))
+        found = await run.io_bound(_or_problem, pictures.read_drawing, data_url, stock.SHAPES["mnist"])
+        await self._take("mnist", found)
 
     def _make_upload(self) -> None:
         self._upload = ui.upload(
@@ -91,30 +99,38 @@ class PicturePanel:
         if event.file.size() > self._limit * 2**20:
             self._rejected()
             return
-        data = await event.file.read()
-        shape = stock.generator(self._choices.generator).signal_shape
-        await self._take(lambda: pictures.read_upload(data, shape, event.file.name or "the file"))
+        if self._reading:
+            ui.notify("not taken: your last picture is still being read, wait for it", type="warning")
+            return
+        self._reading = True
+        try:
+            name, data = self._choices.generator, await event.file.read()
+            title = event.file.name or "the file"
+            read = partial(_or_problem, pictures.read_upload, data, stock.SHAPES[name], title)
+            found = await self._decoder.read(read)
+        finally:
+            self._reading = False
+        await self._take(name, found)
 
     def _rejected(self) -> None:
         self._upload.reset()
         ui.notify(f"not taken: the file is larger than {self._limit:g} MB, or no image", type="negative")
 
-    async def _take(self, read: Callable[[], object]) -> None:
-        """Read a picture somewhere else than in the event loop; say so if it cannot be read."""
-        found = await run.io_bound(_or_problem, read)
+    async def _take(self, generator: str, found: Tensor | ValueError | None) -> None:
+        """A picture for this generator, unless another was chosen while it was read; or why it cannot be read."""
         if isinstance(found, ValueError):
             ui.notify(str(found), type="negative")
             return
-        if found is None:
+        if found is None or generator != self._choices.generator:
             return
-        self._choices.take_picture(found)  # type: ignore[arg-type]
+        self._choices.take_picture(found)
         for thumb in self._thumbs:
             press(thumb, False)
         await self._on_change()
 
 
-def _or_problem(read: Callable[[], object]) -> object:
+def _or_problem(read: Callable[..., Tensor], *given: object) -> Tensor | ValueError:
     try:
-        return read()
+        return read(*given)
     except ValueError as problem:
         return problem

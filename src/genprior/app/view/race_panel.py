@@ -59,5 +59,9 @@ class RacePanel:
             press(chip, name in self._choices.solvers)
         seconds = self._choices.fair_seconds(self._limit)
         short = seconds < self._choices.seconds
-        self._note.text = f"{seconds:.2g} s each: the solvers share {self._limit:g} s." if short else ""
+        self._note.text = _share(seconds, self._limit) if short else ""
         self._note.classes(**{"remove" if short else "add": "hidden"})
+
+
+def _share(seconds: float, limit: float) -> str:
+    return f"{round(seconds, 1):g} s each: the solvers share {limit:g} s."

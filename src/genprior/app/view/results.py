@@ -134,14 +134,14 @@ class Downloads:
                     button.on("click", lambda name=name: self._send(name))
             Text("span", "The same on the command line, with the files in the zip", "field-label")
             self._command = Text("pre", "", "code wrap").props('data-code="command"')
-            Text("span", "The same in Python", "field-label")
+            Text("span", "The same in Python, with the files in the zip", "field-label")
             self._script = Text("pre", "", "code").props('data-code="python"')
 
     def offer(self, race: Race) -> None:
         """The files of this race."""
         self._race = race
-        self._command.text = race.recipe.command(bundle.best_solver(race))
-        self._script.text = race.recipe.script(bundle.best_solver(race))
+        self._command.text = bundle.command(race)
+        self._script.text = bundle.script(race)
 
     async def _send(self, name: str) -> None:
         if self._race is None:
