@@ -280,6 +280,16 @@ def test_the_package_runs_as_a_module():
     assert done.returncode == 0 and done.stdout == f"genprior {genprior.__version__}\n"
 
 
+def test_any_name_can_be_shown(monkeypatch):
+    """Names of files with bytes that are no text, on an output stream that is strict, as it is outside of tests."""
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="utf-8", errors="strict"))
+    assert cli.main(["--version"]) == 0
+    sys.stdout.write("a\udcff.png\n")
+    sys.stdout.flush()
+    assert shown.getvalue().endswith(b"a\\udcff.png\n")
+
+
 @pytest.mark.parametrize("word", ["--version", "-V"])
 def test_version(word, capfd):
     assert ends([word]) == 0

@@ -2,13 +2,14 @@
 
 import errno
 import os
+import sys
 
 import pytest
 import torch
 
 from genprior import _clock
 from genprior._clock import Clock, queue_of
-from genprior._files import write_atomically, write_text
+from genprior._files import printable, write_atomically, write_text
 
 
 def names(folder):
@@ -69,6 +70,31 @@ def test_failing_move(tmp_path, monkeypatch):
         write_text(path, "new")
     assert path.read_text() == "old"
     assert names(tmp_path) == ["a.txt"]
+
+
+def test_put_on_the_disk_while_open_for_writing(tmp_path, monkeypatch):
+    """Windows refuses it for a file that is open for reading only."""
+    fcntl = pytest.importorskip("fcntl")
+    ways = []
+    monkeypatch.setattr(
+        os, "fsync", lambda number: ways.append(fcntl.fcntl(number, fcntl.F_GETFL) & (os.O_RDWR | os.O_WRONLY))
+    )
+    write_text(tmp_path / "a.txt", "new")
+    assert ways == [os.O_RDWR]
+
+
+@pytest.mark.parametrize("name", ["x" * 251 + ".txt", "\N{HIRAGANA LETTER A}" * 83 + ".txt"])
+def test_names_as_long_as_there_are(tmp_path, name):
+    write_text(tmp_path / name, "new")
+    assert names(tmp_path) == [name]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_names_that_are_no_text(tmp_path):
+    path = tmp_path / os.fsdecode(b"a\xff.txt")
+    write_text(path, f"this is {path.name}")
+    assert path.read_bytes() == b"this is a\\udcff.txt"
+    assert printable(path.name) == "a\\udcff.txt" and printable("Grüße") == "Grüße"
 
 
 def test_missing_folder(tmp_path):

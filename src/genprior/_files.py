@@ -7,6 +7,9 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+_KEPT = 32
+"""Letters of a file's name that its temporary name repeats: names may be as long as the file system allows, and no longer."""
+
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` fill a temporary file beside ``path``, then put it in place in one move.
@@ -15,10 +18,10 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot write {path}: the folder {path.parent} does not exist, create it first")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.part")
+    temporary = path.with_name(f".{path.name[:_KEPT]}.{os.getpid()}-{threading.get_ident()}.part")
     try:
         write(temporary)
-        with temporary.open("rb") as file:
+        with temporary.open("r+b") as file:  # some systems refuse fsync on what is open for reading only
             os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
@@ -45,5 +48,10 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write UTF-8 text atomically."""
-    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    """Write UTF-8 text atomically; what cannot be text, see ``printable``, does not stop it."""
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8", errors="backslashreplace"))
+
+
+def printable(text: str) -> str:
+    r"""Text that can be shown: names of files may hold bytes that are no text, which become ``\udcff`` and so on."""
+    return text.encode("utf-8", "backslashreplace").decode()

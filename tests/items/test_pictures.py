@@ -7,10 +7,12 @@ import zlib
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 
 from genprior.items.guard import Unreadable
 from genprior.items.pictures import WRITTEN_AS, Wanted, check_file, decode, encode
+from genprior.items.single import read_picture
+from genprior.training.data import image_files
 
 GREY = Wanted(1, 6, 8)
 COLOUR = Wanted(3, 6, 8)
@@ -112,6 +114,18 @@ def test_too_large_to_open(tmp_path, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 30)
     with pytest.raises(Unreadable, match=r"cannot be read as a picture"):
         decode(path, GREY)
+
+
+def test_postscript_under_another_ending_starts_no_program(tmp_path, monkeypatch):
+    path = saved(Image.fromarray(pixels(3)), tmp_path / "a.png", format="EPS")
+    started = []
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *given, **options: started.append(given))
+    for read in (check_file, decode, lambda path, wanted: read_picture(path, wanted.channels)):
+        with pytest.raises(Unreadable, match=r"a\.png cannot be read as a picture"):
+            read(path, COLOUR)
+    with pytest.raises(ValueError, match=r"1 could not be read, the first is a\.png"):
+        image_files(tmp_path)
+    assert not started
 
 
 def test_resize_cuts_the_middle_and_scales(tmp_path):

@@ -1,12 +1,17 @@
 """Items in files and folders: layouts, names, refusals, and the same layout back."""
 
+import errno
+import os
+import sys
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from safetensors.numpy import load_file, save_file
 
-from genprior.items import Outputs, open_items
+import genprior as gp
+from genprior.items import Outputs, open_items, stream
 from genprior.items.guard import Unreadable
 from genprior.items.layout import fit
 from genprior.items.stream import Expected
@@ -222,6 +227,123 @@ def test_bad_values_are_the_items_fault(tmp_path):
     assert [item.value is None for item in loaded] == [False, True, True]
     assert "48 NaN" in loaded[1].problem and "divide by 255" in loaded[2].problem
     assert open_items([tmp_path / "a.npy"], Expected(SHAPE, unit_range=False)).read(2, 3)[0].value is not None
+
+
+@pytest.mark.parametrize("rubbish", [np.nan, -9999.0, np.inf])
+def test_what_was_not_measured_does_not_count(tmp_path, rubbish):
+    known = torch.zeros(SHAPE[1:], dtype=torch.bool)
+    known[2:] = True
+    torn = VALUES.copy()
+    torn[:, :, :2] = rubbish
+    torn[3, 0, 4, 4] = np.nan
+    np.save(tmp_path / "a.npy", torn)
+    expected = Expected(SHAPE, operator=gp.operators.Mask(known, SHAPE))
+    loaded = open_items([tmp_path / "a.npy"], expected).read(0, 5)
+    assert [item.value is None for item in loaded] == [False, False, False, True, False]
+    assert "holds 1 NaN" in loaded[3].problem, "what was measured does count"
+    assert np.array_equal(loaded[1].value.numpy()[:, 2:], VALUES[1][:, 2:]) and not loaded[1].value[:, :2].any()
+    assert all(item.value is None for item in open_items([tmp_path / "a.npy"], Expected(SHAPE)).read(0, 5))
+
+
+def test_what_is_far_out_depends_on_the_operator(tmp_path):
+    blur = gp.operators.Blur(torch.ones(5, 5), SHAPE)
+    np.save(tmp_path / "a.npy", np.stack([12 * VALUES[0], 255 * VALUES[0]]))
+    one, other = open_items([tmp_path / "a.npy"], Expected(SHAPE, operator=blur)).read(0, 2)
+    assert one.value is not None
+    assert "expected about [0, 25]: divide by 255?" in other.problem
+    assert (
+        "expected about [0, 1]: divide by 255?"
+        in open_items([tmp_path / "a.npy"], Expected(SHAPE)).read(0, 1)[0].problem
+    )
+
+
+def test_bounds(tmp_path):
+    values = np.stack([2 * VALUES[0] - 1, 2.03 * VALUES[0] - 1.015, 2 * VALUES[0] - 1.2, 1.2 + 0 * VALUES[0]])
+    np.save(tmp_path / "a.npy", values)
+    loaded = open_items([tmp_path / "a.npy"], Expected(SHAPE, unit_range=False, bounds=(-1.0, 1.0))).read(0, 4)
+    assert [item.value is None for item in loaded] == [False, False, True, True]
+    assert "expected [-1, 1], as the generator makes them: clip or scale them first" in loaded[2].problem
+    assert np.array_equal(loaded[1].value.numpy(), values[1]), "nothing is changed here"
+
+
+@pytest.mark.parametrize(
+    "problem", [PermissionError(13, "Permission denied"), FileNotFoundError(2, "No such file or directory")]
+)
+@pytest.mark.parametrize("name", ["a.png", "a.npy"])
+def test_a_file_that_cannot_be_opened(tmp_path, monkeypatch, problem, name):
+    grey(tmp_path / "a.png")
+    np.save(tmp_path / "a.npy", VALUES[0])
+    np.save(tmp_path / "b.npy", VALUES)
+
+    def closed(whole):
+        def opened(path, *more):
+            if path.name == name:
+                raise problem
+            return whole(path, *more)
+
+        return opened
+
+    for reader in ("check_file", "open_arrays"):
+        monkeypatch.setattr(stream, reader, closed(getattr(stream, reader)))
+    with pytest.raises(
+        ValueError, match=rf"{name} cannot be opened .{problem.strerror}.; --skip leaves such files out"
+    ):
+        open_items([tmp_path], Expected(SHAPE))
+    items = open_items([tmp_path], Expected(SHAPE), skip=True)
+    assert [item.name for item in items.read(0, 9) if item.value is None] == [name]
+    assert len(items) == 7 and items.fingerprint()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_names_that_are_no_text(tmp_path):
+    home = tmp_path / "in"
+    home.mkdir()
+    names = [os.fsdecode(b"a\xff.npy"), os.fsdecode(b"b\xfe.png"), "c" * 251 + ".png"]
+    np.save(home / names[0], VALUES)
+    grey(home / names[1])
+    grey(home / names[2])
+    (home / os.fsdecode(b"d\xfd.png")).write_bytes(b"no picture")
+    items = open_items([home], Expected(SHAPE), skip=True)
+    loaded = items.read(0, 8)
+    told = [item.name for item in loaded] + [item.problem for item in loaded] + list(items.notes)
+    "".join(told).encode()  # everything can be shown
+    assert loaded[0].name == "a\\udcff.npy[0]" and "d\\udcfd.png cannot be read" in loaded[7].problem
+    assert items.fingerprint()
+    outputs = Outputs(items, tmp_path / "out", tmp_path, SHAPE)
+    outputs.write(0, [item.value for item in loaded])
+    outputs.finish(8)
+    assert sorted(os.listdir(tmp_path / "out")) == sorted(names)
+
+
+def test_rows_of_another_run_are_not_taken(tmp_path):
+    np.save(tmp_path / "a.npy", VALUES)
+    items = open_items([tmp_path / "a.npy"], Expected(SHAPE))
+    for wrong in (np.zeros((9, *SHAPE), np.float32), np.zeros((5, *SHAPE))):
+        np.save(tmp_path / "rows-000000.npy", wrong)
+        with pytest.raises(
+            ValueError, match=r"rows-000000\.npy holds .* of another run, delete it or give another --out"
+        ):
+            Outputs(items, tmp_path / "out", tmp_path, SHAPE).write(0, [torch.zeros(SHAPE)])
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="not on this system")
+def test_a_full_disk_is_an_error(tmp_path, monkeypatch):
+    np.save(tmp_path / "a.npy", VALUES)
+    outputs = Outputs(open_items([tmp_path / "a.npy"], Expected(SHAPE)), tmp_path / "out", tmp_path, SHAPE)
+    asked = []
+
+    def reserve(number, start, size):
+        asked.append((start, size))
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "posix_fallocate", reserve)
+    code = errno.ENOSPC
+    with pytest.raises(OSError, match="No space left on device"):
+        outputs.write(0, [torch.zeros(SHAPE)])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npy"], "nothing half written"
+    code = errno.EOPNOTSUPP  # a file system that cannot reserve room
+    outputs.write(0, [torch.zeros(SHAPE)])
+    assert asked == [(0, (tmp_path / "rows-000000.npy").stat().st_size)] * 2
 
 
 def test_names_of_several_inputs(tmp_path):

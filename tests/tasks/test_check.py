@@ -9,8 +9,10 @@ import torch
 from PIL import Image
 
 from genprior import cli
+from genprior.generators import spectrum
 from genprior.networks.foreign import open_generator
 from genprior.report.signals import mosaic
+from genprior.tasks import check
 from genprior.tasks.check import inspect_generator, write_samples
 from genprior.tasks.settings import Source
 
@@ -136,6 +138,27 @@ def test_conditioning_is_that_of_the_matrix(spec):
     assert numbers["largest"] == pytest.approx(4.0) and numbers["smallest"] == pytest.approx(0.001)
     assert numbers["condition"] == pytest.approx(4000) and numbers["flat_share"] == pytest.approx(1 / 3)
     assert found.command.startswith("genprior recover signals.npy ") and "gaussian:m=2" in found.command
+
+
+def test_a_large_jacobian_is_kept_once_and_gives_the_same(spec, monkeypatch):
+    before = {
+        name: inspect_generator(Source(generator=spec(name))).conditioning for name in ("good", "diagonal", "wave")
+    }
+    monkeypatch.setattr(spectrum, "_SMALL", 12)  # parts of four signal numbers
+    monkeypatch.setattr(spectrum, "_TOGETHER", 20)
+    for name, numbers in before.items():
+        found = inspect_generator(Source(generator=spec(name))).conditioning
+        assert found == pytest.approx(numbers, rel=1e-4), name
+
+
+def test_a_jacobian_that_is_too_large_is_left_out(spec, monkeypatch, capfd):
+    monkeypatch.setattr(check, "MOST_BYTES", 3 * 64 * 4 - 1)
+    found = inspect_generator(Source(generator=spec("good")))
+    assert found.report.ok and found.conditioning is None and found.speed and found.command
+    assert cli.main(["check", spec("good")]) == 0
+    assert "DG: not computed: 64 x 3 numbers need" in capfd.readouterr().out
+    monkeypatch.setattr(check, "MOST_BYTES", 3 * 64 * 4)
+    assert inspect_generator(Source(generator=spec("good"))).conditioning is not None
 
 
 @pytest.mark.parametrize("look", [False, True])

@@ -66,7 +66,7 @@ def test_every_option_arrives(tmp_path, monkeypatch):
     words = (
         "recover a b --out o --operator blur:sigma=2 --generator m.py:f --weights w.pt --latent-shape 3 1 1 --range -1 1 "
         "--label 4 --loss l2 --box 0 2 --latent-ball 7 --solver adam --restarts 3 --time 9 --steps 11 --batch-size 5 "
-        "--simulate --noise 0.5 --resize --skip --seed 6 --device cpu --threads 1 --json"
+        "--patience 8 --simulate --noise 0.5 --resize --skip --seed 6 --device cpu --threads 1 --json"
     )
     assert ends(words.split()) == 1
     given.pop("pictures")
@@ -78,7 +78,7 @@ def test_every_option_arrives(tmp_path, monkeypatch):
             "label": 4, "labels": None,
         },
         "operator": "blur:sigma=2", "simulate": True, "noise": 0.5, "loss": "l2", "box": (0.0, 2.0), "latent_ball": 7.0,
-        "solver": "adam", "restarts": 3, "time": 9.0, "steps": 11, "batch_size": 5, "seed": 6, "device": "cpu",
+        "solver": "adam", "restarts": 3, "time": 9.0, "steps": 11, "patience": 8, "batch_size": 5, "seed": 6, "device": "cpu",
         "resize": True, "skip": True,
     }  # fmt: skip
     asked = set(re.findall(r"--([a-z-]+)", words)) | {"labels", "inputs"}
@@ -202,7 +202,9 @@ def test_a_broken_picture_among_defended_ones(digits, tmp_path, capfd):
     (digits / "1.png").write_bytes(whole[: len(whole) // 2])
     words = ["defend", digits, "--steps", "2", "--restarts", "1"]
     assert ends([*words, "--out", tmp_path / "out"]) == 1
-    assert "1 items could not be read (1.png); --skip accepts that" in flat(capfd.readouterr().err)
+    shown = flat(capfd.readouterr().err)
+    assert "1 of 3 items could not be read (" in shown and "1.png cannot be read as a picture" in shown
+    assert shown.endswith("; --skip accepts that")
     assert sorted(path.name for path in (tmp_path / "out" / "defended").iterdir()) == ["0.png", "2.png"]
     assert ends([*words, "--skip", "--out", tmp_path / "skipped"]) == 0
 
@@ -213,6 +215,10 @@ def test_no_item_can_be_read(tmp_path, capfd):
     shown = capfd.readouterr()
     assert "3 of 3 items could not be read (x.npy[0] has values" in flat(shown.err) and "--skip" not in shown.err
     assert "recovered: 0 of 3 items" in shown.out and "plan:" not in shown.out
+    assert ends(["denoise", tmp_path / "x.npy", "--skip", "--out", tmp_path / "skipped"]) == 1
+    assert "3 of 3 items could not be read" in flat(capfd.readouterr().err)
+    assert ends(["defend", tmp_path / "x.npy", "--skip", "--out", tmp_path / "defended"]) == 1
+    assert "3 of 3 items could not be read (x.npy[0] has values" in flat(capfd.readouterr().err)
 
 
 @pytest.mark.parametrize("more", [[], ["--simulate"]])
@@ -247,6 +253,19 @@ def test_ctrl_c_says_how_to_go_on(digits, tmp_path, capfd, monkeypatch):
     words = ["recover", digits, "--operator", "downsample:4", "--simulate", "--out", tmp_path / "out"]
     assert ends(words) == 130
     assert "the same command goes on" in flat(capfd.readouterr().err)
+
+
+def test_a_lost_drive_says_how_to_go_on(digits, tmp_path, capfd, monkeypatch):
+    def gone(*parts):
+        raise OSError(5, "Input/output error", "0.png")
+
+    words = ["recover", digits, "--operator", "downsample:4", "--simulate", "--steps", "2", "--out", tmp_path / "out"]
+    with monkeypatch.context() as patch:
+        patch.setattr("genprior.items.stream.decode", gone)
+        assert ends(words) == 1
+    shown = flat(capfd.readouterr().err)
+    assert "the same command goes on from there" in shown and "Input/output error: '0.png'" in shown
+    assert ends(words) == 0
 
 
 def test_check_in_text_and_json(capfd, tmp_path):

@@ -12,7 +12,7 @@ from PIL import Image
 import genprior as gp
 from genprior import cli, samples
 from genprior.networks.foreign_classifiers import open_classifier
-from genprior.tasks.attacks import ProjectedGradientAttack, predictions
+from genprior.tasks.attacks import ProjectedGradientAttack, predictions, straight_through
 from genprior.tasks.defence import Projection, defend, named_solver
 
 
@@ -50,6 +50,28 @@ def test_pictures_do_not_mix(generator):
     both = projection(pictures, z0=z0).signal
     alone = torch.cat([projection(pictures[i : i + 1], z0=z0[i : i + 1]).signal for i in range(2)])
     torch.testing.assert_close(both, alone, atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_an_attack_in_parts_meets_the_starts_of_the_defence(generator, restarts):
+    pictures, labels = samples.digits(3)
+    projection = Projection(generator, steps=3, restarts=restarts)
+    own, seen = projection(pictures).signal, []
+    torch.testing.assert_close(
+        projection(pictures[1:], z0=projection.starts([1, 2])).signal, own[1:], atol=1e-3, rtol=0
+    )
+    assert (projection(pictures[1:]).signal - own[1:]).abs().max() > 0.1, "other starts lead elsewhere"
+
+    def classify(x):
+        seen.append(x.detach())
+        return torch.stack([x.flatten(1).sum(1), x.new_zeros(len(x))], dim=1)
+
+    known = straight_through(classify, projection.purify)
+    ProjectedGradientAttack(steps=1, random_start=False)(known, pictures, labels % 2, batch_size=2)
+    torch.testing.assert_close(torch.cat(seen), own, atol=1e-3, rtol=0)
+    seen.clear()
+    predictions(known, pictures, batch_size=1)
+    torch.testing.assert_close(torch.cat(seen), own, atol=1e-3, rtol=0)
 
 
 def test_a_defence_undoes_an_attack(generator):
@@ -116,6 +138,22 @@ def test_command_on_an_array_with_labels(tmp_path, capsys):
     assert "no proven defence" in (out / "report.html").read_text()
     assert cli.main([*words, *QUICK]) == 1, "an earlier run lies there"
     assert "give another --out" in capsys.readouterr().err
+
+
+def test_the_command_starts_each_picture_by_its_number(tmp_path):
+    """Whatever the batches, and though one that cannot be read lies between them."""
+    pictures = samples.digits(4)[0].numpy().copy()
+    np.save(tmp_path / "digits.npy", pictures)
+    pictures[1] = np.nan
+    np.save(tmp_path / "broken.npy", pictures)
+    found = {}
+    for name, size in (("digits", "4"), ("digits", "3"), ("broken", "3")):
+        out = tmp_path / f"{name}-{size}"
+        words = ["defend", str(tmp_path / f"{name}.npy"), "--out", str(out), "--skip", *QUICK]
+        assert cli.main([*words, "--batch-size", size]) == 0
+        found[name, size] = np.load(out / "defended" / f"{name}.npy")
+    np.testing.assert_allclose(found["digits", "3"], found["digits", "4"], atol=1e-3)
+    np.testing.assert_allclose(found["broken", "3"][[0, 2, 3]], found["digits", "4"][[0, 2, 3]], atol=1e-3)
 
 
 def test_command_on_a_folder_of_pictures(tmp_path, capsys):

@@ -1,6 +1,10 @@
 """The job of recovering, as a library: what it writes, and that every setting has its effect."""
 
+import errno
+import inspect
 import json
+import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +16,10 @@ import torch
 from PIL import Image
 
 from genprior import samples
+from genprior.cli.recover import Denoise
+from genprior.items.arrays import NpyArray
 from genprior.networks.foreign import open_generator
+from genprior.solve import solve
 from genprior.tasks.operators import parse_operator
 from genprior.tasks.recover import recover
 from genprior.tasks.settings import SOLVERS, solver_named
@@ -164,6 +171,19 @@ def test_time_is_for_the_whole_job(job, tmp_path):
     assert 0.55 < document["summary"]["seconds"] < 2.0
 
 
+def test_patience_ends_what_makes_no_progress(job, tmp_path):
+    """Noise leaves a residual: once the fit is found, steps of a fixed length make nothing better by a share."""
+    patient = result_of(job(solver="adam", noise=0.5, steps=300, out=tmp_path / "patient"))
+    hasty = result_of(job(solver="adam", noise=0.5, steps=300, patience=3, out=tmp_path / "hasty"))
+    assert "STALLED" not in patient["summary"]["status"] and "STALLED" in hasty["summary"]["status"]
+    assert all(item["steps"] < 300 for item in hasty["items"] if item["status"] == "STALLED")
+
+
+def test_patience_is_that_of_solve_by_default(job):
+    default = inspect.signature(solve).parameters["patience"].default
+    assert job().patience == default == Denoise(inputs=(Path("x"),), out=Path("o")).job("identity").patience
+
+
 def test_classes_one_per_item(job, model, tmp_path):
     generator = open_generator(f"{model}:Conditional", label=0)
     labels = np.array([2, 0, 3, 2, 0])
@@ -266,6 +286,117 @@ def test_changed_inputs_and_models_are_noticed(job, made, model):
         recover(job(steps=3))
 
 
+def test_places_that_were_not_measured_may_hold_anything(job, made, tmp_path):
+    known = np.ones((8, 8), np.float32)
+    known[:3] = 0
+    np.save(tmp_path / "known.npy", known)
+    values = np.load(made)
+    for name, rubbish in (("zero", 0.0), ("nan", np.nan), ("mark", -9999.0)):
+        values[:, :, :3] = rubbish
+        np.save(tmp_path / f"{name}.npy", values)
+        changes = {"inputs": (str(tmp_path / f"{name}.npy"),), "operator": f"mask:{tmp_path / 'known.npy'}"}
+        document = result_of(job(simulate=False, steps=20, out=tmp_path / name, **changes))
+        assert document["summary"]["recovered"] == 7
+        found = signals(job(out=tmp_path / name), f"{name}.npy")
+        assert np.array_equal(found, signals(job(out=tmp_path / "zero"), "zero.npy"))
+
+
+def test_measurements_of_a_strong_operator(job, made, tmp_path):
+    np.save(tmp_path / "kernel.npy", np.ones((5, 5), np.float32))
+    words = f"blur:{tmp_path / 'kernel.npy'}"
+    y = parse_operator(words, (1, 8, 8))(torch.from_numpy(np.load(made)))
+    assert float(y.max()) > 8
+    np.save(tmp_path / "y.npy", y.numpy())
+    done = job(operator=words, inputs=(str(tmp_path / "y.npy"),), simulate=False, steps=3)
+    assert recover(done).recovered == 7
+
+
+def test_a_drive_that_comes_back(job, made, monkeypatch):
+    """Nothing is recorded of what could not be read for a while."""
+    whole = NpyArray.rows
+
+    def gone(self, start, stop):
+        if start >= 4:
+            raise OSError(errno.EIO, "Input/output error")
+        return whole(self, start, stop)
+
+    done = job(batch_size=2, steps=3)
+    with monkeypatch.context() as patch, pytest.raises(OSError, match=r"Input/output error: '.*made\.npy'"):
+        patch.setattr(NpyArray, "rows", gone)
+        recover(done)
+    assert len(list((done.out / ".job").glob("batch-*.json"))) == 2 and not (done.out / "result.json").exists()
+    assert recover(done).recovered == 7
+
+
+def test_infinite_bounds_are_sound_json(job):
+    done = job(box=(0.0, math.inf), steps=3)
+    recover(done)
+    for path in (done.out / "result.json", done.out / ".job" / "job.json"):
+        json.loads(path.read_text(), parse_constant=pytest.fail)
+    assert json.loads((done.out / "result.json").read_text())["asked"]["box"] == [0.0, "inf"]
+    recover(job(box=(0.0, math.inf), steps=3))
+    with pytest.raises(ValueError, match=r"holds another job .box was \[0\.0, 'inf'\], now \[0\.0, 2\.0\]"):
+        recover(job(box=(0.0, 2.0), steps=3))
+
+
+def test_other_rounding_is_no_other_operator(job, monkeypatch):
+    """As on another device."""
+    recover(job(steps=3))
+
+    def other(text, shape, **options):
+        operator = parse_operator(text, shape, **options)
+        return operator._changed(lambda t: t * (1 + 1e-7))
+
+    monkeypatch.setattr("genprior.tasks.recover.parse_operator", other)
+    recover(job(steps=3))
+
+
+def test_changed_files_of_the_operator_are_noticed(job, tmp_path):
+    mask = np.ones((8, 8), np.float32)
+    np.save(tmp_path / "known.npy", mask)
+    words = f"downsample:2 @ mask:{tmp_path / 'known.npy'}"
+    recover(job(operator=words, steps=3))
+    recover(job(operator=words, steps=3))
+    mask[0] = 0
+    np.save(tmp_path / "known.npy", mask)
+    with pytest.raises(ValueError, match=r"the content of the operator has changed"):
+        recover(job(operator=words, steps=3))
+
+
+def test_where_there_are_no_locks(job, monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+
+    def fail(file, kind):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    outcome = recover(job(steps=2))
+    assert outcome.recovered == 7
+    assert any("cannot be locked (No locks available): start no second process" in note for note in outcome.notes)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_names_that_are_no_text(job, made, tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    names = [os.fsdecode(b"a\xff.png"), "b" * 251 + ".png"]
+    for name, picture in zip(names, np.load(made), strict=False):
+        Image.fromarray((picture[0] * 255).round().astype(np.uint8)).save(folder / name)
+    (folder / os.fsdecode(b"c\xfe.png")).write_bytes(b"no picture")
+    done = job(inputs=(str(folder),), operator="downsample:2", steps=3, skip=True)
+    outcome = recover(done)
+    assert outcome.recovered == 2 and sorted(os.listdir(done.out / "recovered")) == sorted(names)
+    text = outcome.report.read_text(encoding="utf-8")
+    assert "a\\udcff.png" in text and "c\\udcfe.png cannot be read" in text
+    assert solved_again(done) == 0
+
+
+def solved_again(job):
+    told = []
+    recover(job, lambda done, total, note: told.append(note) if note == "reading" else None)
+    return len(told)
+
+
 def test_two_at_once_are_refused(job):
     from genprior.tasks.ledger import alone
 
@@ -296,6 +427,7 @@ def test_ctrl_c_keeps_what_is_done(job):
         ({"latent_ball": 0.0}, "latent_ball must be a finite number above 0"),
         ({"time": 0.0}, "time must be a finite number above 0"),
         ({"steps": 0}, "steps must be at least 1"),
+        ({"patience": 0}, "patience must be at least 1"),
         ({"restarts": 0}, "restarts must be at least 1"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"pictures": -1}, "pictures must be at least 0"),

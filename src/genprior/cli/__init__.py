@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import io
 import os
 import sys
 import traceback
@@ -73,6 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command; give the exit code: 0 only when the job was done."""
     words = sys.argv[1:] if arguments is None else arguments
     remember_command(words)
+    _show_any_name()
     path = next((path for path in COMMANDS if tuple(words[: len(path)]) == path), None)
     if path is None:
         return _overview(words)
@@ -88,6 +90,12 @@ def main(arguments: list[str] | None = None) -> int:
         say_error(_as_options(_told(problem), command))
         return 1
     return 0
+
+
+def _show_any_name() -> None:
+    """Names of files may hold bytes that are no text: show these escaped, as the error stream does, rather than fail."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 _OTHER_NAMES = {"signal_range": "range"}

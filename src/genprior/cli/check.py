@@ -68,6 +68,8 @@ def _say(found: Inspection, sheet: Path | None) -> None:
                 f"{c['flat_share']:.0%} of the directions hardly change the signal",
             )
         )
+    if found.no_conditioning:
+        lines.append(("DG", found.no_conditioning))
     if found.speed is not None:
         s = found.speed
         lines.append(

@@ -97,10 +97,21 @@ class Defend(Machine, Prior):
         if self.json:
             print_json(document(record, projection))
         else:
-            self._say(record, opened.notes)
-        if record.unreadable and not self.skip:
-            names = ", ".join(item["name"] for item in record.unreadable[:3])
-            raise ValueError(f"{len(record.unreadable)} items could not be read ({names}); --skip accepts that")
+            self._say(record, (*opened.notes, *record.notes))
+        if failures := self._failures(record):
+            raise ValueError("; ".join(failures))
+
+    def _failures(self, record: Record) -> list[str]:
+        """Why not every item is defended."""
+        found: list[str] = []
+        diverged = record.numbers["diverged"]
+        if record.unreadable and not (self.skip and record.items):
+            skipped = "; --skip accepts that" if record.items else ""
+            reason = record.unreadable[0]["problem"]
+            found.append(f"{len(record.unreadable)} of {record.total} items could not be read ({reason}){skipped}")
+        if diverged:
+            found.append(f"{diverged} of {record.total} projections diverged: run genprior check on the generator")
+        return found
 
     def _say(self, record: Record, notes: Sequence[str]) -> None:
         lines = [

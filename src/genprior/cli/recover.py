@@ -47,6 +47,8 @@ class Common(Machine, Prior):
     """Seconds of computing for the whole job."""
     steps: int | None = None
     """Most steps of every batch; 1000 where no time is given either."""
+    patience: int = 500
+    """Steps without progress after which an item stops."""
     batch_size: int = 64
     """Items solved side by side: bounds the memory."""
     simulate: bool = False
@@ -81,6 +83,7 @@ class Common(Machine, Prior):
             restarts=self.restarts,
             time=self.time,
             steps=self.steps,
+            patience=self.patience,
             batch_size=self.batch_size,
             seed=self.seed,
             device=self.device,
@@ -90,14 +93,16 @@ class Common(Machine, Prior):
 
     def carry_out(self, operator: str) -> None:
         """Do the job, show how far it is, say what came out."""
-        from genprior.tasks.recover import recover  # noqa: PLC0415 - slow to import
+        from genprior.tasks.ledger import begun  # noqa: PLC0415 - slow to import
+        from genprior.tasks.recover import recover  # noqa: PLC0415
 
         job = self.job(operator)
         try:
             with Bar(1, quiet=self.json, label="recovered") as bar:
                 outcome = recover(job, bar.told)
-        except KeyboardInterrupt:
-            say_error(f"what is done is kept in {self.out}: the same command goes on from there")
+        except (KeyboardInterrupt, OSError):
+            if begun(self.out):
+                say_error(f"what is done is kept in {self.out}: the same command goes on from there")
             raise
         if self.json:
             with outcome.result.open(encoding="utf-8") as file:
@@ -145,7 +150,7 @@ def _failures(outcome: Outcome, skip: bool) -> list[str]:
     """Why not every item is recovered."""
     unread, diverged = outcome.counts["UNREADABLE"], outcome.counts["DIVERGED"]
     found = []
-    if unread and not skip:
+    if unread and (not skip or unread == outcome.total):
         others = ", all others are recovered" if 0 < outcome.recovered == outcome.total - unread else ""
         skipped = "; --skip accepts that" if unread < outcome.total else ""
         found.append(f"{unread} of {outcome.total} items could not be read{others} ({outcome.unread}){skipped}")

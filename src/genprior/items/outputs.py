@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +24,8 @@ from genprior.items.stream import Items, Part
 
 Shape = tuple[int, ...]
 _ROWS = 256
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""No room on the disk; what else may go wrong is that the file system cannot reserve any."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +160,13 @@ class Outputs:
         path = self._row_file(number)
         if not path.is_file():
             write_atomically(path, lambda temporary: _blank(temporary, shape))
-        return np.lib.format.open_memmap(path, mode="r+")
+        rows = np.lib.format.open_memmap(path, mode="r+")
+        if rows.shape != shape or rows.dtype != np.float32:
+            raise ValueError(
+                f"{path} holds {rows.dtype} of shape {rows.shape}, expected float32 of shape {shape}: it is of another run, "
+                "delete it or give another --out"
+            )
+        return rows
 
     def _row_file(self, number: int) -> Path:
         return self._work / f"rows-{number:06d}.npy"
@@ -181,6 +191,18 @@ def _groups(items: Items) -> list[_Group]:
 
 def _blank(path: Path, shape: Shape) -> None:
     np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape).flush()
+    if hasattr(os, "posix_fallocate"):
+        _reserve(path)
+
+
+def _reserve(path: Path) -> None:
+    """Take the room now: on a full disk this is an error, later the process would be killed at a write to the mapped file."""
+    try:
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    except OSError as problem:
+        if problem.errno in _FULL:
+            raise OSError(problem.errno, problem.strerror, str(path.parent)) from None
 
 
 def _write_npy(file: IO[bytes], array: np.ndarray[Any, Any]) -> None:

@@ -31,6 +31,8 @@ WRITTEN_AS = {
     ".ppm": ".png",
 }
 """Endings that are read, and under which ending a recovered picture is written."""
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
+"""What is looked for in a file, whatever its ending: of the other readers of PIL some start programs, as for PostScript."""
 _SAVE: dict[str, dict[str, Any]] = {
     ".jpg": {"format": "jpeg", "quality": 95, "subsampling": 0},
     ".jpeg": {"format": "jpeg", "quality": 95, "subsampling": 0},
@@ -73,18 +75,22 @@ def decode(source: Path | bytes, wanted: Wanted, name: str | None = None) -> Ten
     shown = name or (str(source) if isinstance(source, Path) else "the picture")
     with reading(shown, "a picture"), _opened(source) as image:
         check(image, wanted, shown)
-        deep, upright = _is_deep(image), ImageOps.exif_transpose(image)
-        _check_size(upright.size, wanted, shown)
-        if deep:
-            plain = Image.fromarray(np.asarray(upright, dtype=np.float32) / 65535)
-        else:
-            plain = _flat(_on_white(upright) if wanted.on_white else upright, wanted.channels, shown)
+        plain = flatten(image, wanted.channels, shown, on_white=wanted.on_white)
+        _check_size(plain.size, wanted, shown)
     if wanted.resize and plain.size != (wanted.width, wanted.height):
         plain = ImageOps.fit(plain, (wanted.width, wanted.height), Image.Resampling.LANCZOS)
     pixels = torch.from_numpy(np.array(plain, dtype=np.float32))
     pixels = pixels.clamp_(0, 1) if plain.mode == "F" else pixels / 255
     pixels = pixels.reshape(wanted.height, wanted.width, -1).permute(2, 0, 1)
     return pixels.expand(wanted.channels, -1, -1).contiguous()
+
+
+def flatten(image: Image.Image, channels: int, name: str, *, on_white: bool) -> Image.Image:
+    """An opened picture upright, without palette and transparency: L or RGB, or F in [0, 1] for 16 bits of grey."""
+    deep, upright = _is_deep(image), ImageOps.exif_transpose(image)
+    if deep:
+        return Image.fromarray(np.asarray(upright, dtype=np.float32) / 65535)
+    return _flat(_on_white(upright) if on_white else upright, channels, name)
 
 
 def check_file(path: Path, wanted: Wanted) -> bool:
@@ -98,9 +104,14 @@ def check(image: Image.Image, wanted: Wanted, name: str) -> None:
     """Raise where a picture, by what its head says, cannot become what is wanted."""
     if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
         raise Unreadable(f"{name} holds {getattr(image, 'n_frames', 2)} frames: save each as a picture of its own")
+    check_depth(image, name)
+    _check_size(image.size[::-1] if _lies_on_its_side(image) else image.size, wanted, name)
+
+
+def check_depth(image: Image.Image, name: str) -> None:
+    """Raise where pixels have 32 bits: nobody knows which of their values is white."""
     if image.mode in _TOO_DEEP and not _is_deep(image):
         raise Unreadable(f"{name} has 32 bits for each pixel (mode {image.mode}): save it as .npy, values in [0, 1]")
-    _check_size(image.size[::-1] if _lies_on_its_side(image) else image.size, wanted, name)
 
 
 def encode(picture: Tensor, path: Path, *, deep: bool = False) -> None:
@@ -164,5 +175,5 @@ def _opened(source: Path | bytes) -> Iterator[Image.Image]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
             yield image

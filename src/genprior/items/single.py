@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from genprior.items.guard import Unreadable, reading
-from genprior.items.pictures import Wanted, decode
+from genprior.items.pictures import FORMATS, Wanted, decode
 
 _KINDS = {"b": "truth values", "u": "whole numbers", "i": "whole numbers", "f": "real numbers", "c": "complex numbers"}
 
@@ -19,7 +19,7 @@ def read_picture(path: Path, channels: int) -> Tensor:
     """A picture in its own size, ``(channels, h, w)`` in [0, 1]."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
-    with reading(path, "a picture"), Image.open(path) as image:
+    with reading(path, "a picture"), Image.open(path, formats=FORMATS) as image:
         size = image.size
     return decode(path, Wanted(channels, size[1], size[0], resize=True))
 

@@ -6,53 +6,23 @@ import bisect
 import hashlib
 import itertools
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
+from genprior._files import printable
 from genprior.items.arrays import ARRAY_ENDINGS, Array, as_values, open_arrays
-from genprior.items.guard import EXHAUSTED, Misfit, Unreadable, reading
+from genprior.items.expected import Expected
+from genprior.items.guard import Misfit, Unreadable, reading
 from genprior.items.layout import Layout, fit
 from genprior.items.named import Named, find_files
-from genprior.items.pictures import WRITTEN_AS, Wanted, check_file, decode
+from genprior.items.pictures import WRITTEN_AS, check_file, decode
 
 Shape = tuple[int, ...]
 _SHOWN = 3
-_FAR_OUT = 8.0
-"""Values beyond this are not those of pictures in [0, 1], whatever the noise."""
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What every item has to be."""
-
-    shape: Shape
-    """Of one item: the generator's signals, or the operator's measurements."""
-    measured: bool = False
-    """Measurements, which are never scaled; else pictures in [0, 1]."""
-    unit_range: bool = True
-    """Whether values far outside of [0, 1] are a mistake."""
-    complex_too: bool = False
-    resize: bool = False
-    """Whether pictures of another size may be cut and scaled."""
-    whole: Shape | None = None
-    """Shape of undamaged signals, where measurements are expected."""
-
-    @property
-    def signal(self) -> Shape:
-        """Shape of undamaged signals."""
-        return self.shape if self.whole is None else self.whole
-
-    @property
-    def picture(self) -> Wanted | None:
-        """As a picture file, where it can be one."""
-        if len(self.shape) != 3 or self.shape[0] not in {1, 3}:
-            return None
-        whole = self.whole[1:] if self.whole is not None and len(self.whole) == 3 else None
-        return Wanted(*self.shape, resize=self.resize, whole=whole)
 
 
 @dataclass(frozen=True)
@@ -83,7 +53,8 @@ class Part:
     @property
     def label(self) -> str:
         """Its name for people."""
-        return f"{self.output}/{self.array.key}" if self.array is not None and self.array.key else self.output
+        key = f"/{self.array.key}" if self.array is not None and self.array.key else ""
+        return printable(self.output + key)
 
     def name(self, row: int) -> str:
         """The name of one of its items."""
@@ -138,11 +109,9 @@ class Items:
         names = [part.name(row) for row in range(first, last)]
         try:
             values = self._values(part, first, last)
-        except (Unreadable, OSError) as problem:
-            if getattr(problem, "errno", None) in EXHAUSTED:
-                raise  # not the file's fault: stop, and go on later
+        except Unreadable as problem:  # whatever else goes wrong is not the file's fault: stop, and go on later
             return [Loaded(name, None, str(problem)) for name in names]
-        return [self._checked(name, value) for name, value in zip(names, values, strict=True)]
+        return [self._checked(name, value) for name, value in zip(names, self.expected.known(values), strict=True)]
 
     def _values(self, part: Part, first: int, last: int) -> Tensor:
         if part.problem:
@@ -164,15 +133,8 @@ class Items:
         self._reading = array
 
     def _checked(self, name: str, value: Tensor) -> Loaded:
-        bad = int((~torch.isfinite(value)).sum())
-        if bad:
-            return Loaded(name, None, f"{name} holds {bad} NaN or infinite values: remove or mask them first")
-        if value.is_complex() and not self.expected.complex_too:
-            return Loaded(name, None, f"{name} holds complex numbers, expected real ones")
-        if self.expected.unit_range and float(value.abs().max()) > _FAR_OUT:
-            reach = f"{float(value.min()):.3g} to {float(value.max()):.3g}"
-            return Loaded(name, None, f"{name} has values from {reach}, expected about [0, 1]: divide by 255?")
-        return Loaded(name, value)
+        fault = self.expected.fault(value)
+        return Loaded(name, None, f"{name} {fault}") if fault else Loaded(name, value)
 
 
 def open_items(
@@ -191,15 +153,22 @@ def open_items(
     for file in find_files(inputs, without):
         try:
             parts += _parts(file, expected)
-        except Unreadable as problem:
-            problems.append(str(problem))
-            parts.append(Part(file.path, file.output, 1, problem=str(problem)))
+        except (Unreadable, FileNotFoundError, PermissionError) as problem:
+            problems.append(_why(file.path, problem))
+            parts.append(Part(file.path, file.output, 1, problem=problems[-1]))
     if problems and not (skip and len(problems) < len(parts)):
         more = f" (and {len(problems) - _SHOWN} more)" if len(problems) > _SHOWN else ""
         hint = "" if skip else "; --skip leaves such files out"
         raise ValueError(f"{'; '.join(problems[:_SHOWN])}{more}{hint if len(problems) < len(parts) else ''}")
     _refuse_collisions(parts)
     return Items(parts, expected)
+
+
+def _why(path: Path, problem: Exception) -> str:
+    if isinstance(problem, OSError):
+        reason = str(problem) if problem.errno is None else os.strerror(problem.errno)
+        return printable(f"{path} cannot be opened ({reason})")
+    return str(problem)
 
 
 def _parts(file: Named, expected: Expected) -> list[Part]:

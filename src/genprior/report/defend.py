@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -25,15 +26,16 @@ def write_defence(record: Record, projection: Projection, path: Path) -> None:
     rows = [
         (
             item["name"],
-            f"{item['before']} ({item['before_confidence']:.0%})",
-            f"{item['after']} ({item['after_confidence']:.0%})",
+            _said(item, "before"),
+            _said(item, "after"),
             "yes" if item["changed"] else "",
-            f"{item['distance']:.3f}",
+            "-" if item["distance"] is None else f"{item['distance']:.3f}",
+            item["status"],
             str(item.get("label", "")),
         )
         for item in record.items[:_ROWS]
     ]
-    head = ("item", "before", "after", "changed", "l_inf distance", "label")
+    head = ("item", "before", "after", "changed", "l_inf distance", "status", "label")
     told = [
         (name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
         for name, value in record.numbers.items()
@@ -49,6 +51,11 @@ def write_defence(record: Record, projection: Projection, path: Path) -> None:
             "Defence by projection", lead, sections, f"genprior {version('genprior')}, torch {torch.__version__}"
         ),
     )
+
+
+def _said(item: dict[str, Any], when: str) -> str:
+    """The class and how sure the classifier is."""
+    return "-" if item[when] is None else f"{item[when]} ({item[f'{when}_confidence']:.0%})"
 
 
 def _pictures(record: Record) -> str:

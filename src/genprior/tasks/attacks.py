@@ -6,8 +6,9 @@ Every attack treats each picture on its own, leaves the caller's classifier unto
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -25,6 +26,22 @@ Classify = Callable[[Tensor], Tensor]
 """Pictures ``(B, ...)`` to logits ``(B, classes)``, each picture on its own."""
 Purify = Callable[[Tensor], Tensor]
 """Pictures to pictures of the same shape: a defence."""
+
+
+class Numbered(ABC):
+    """What treats a picture by its number too, as a defence does that draws a start for each.
+
+    Called, it takes pictures for those from its first number on; :meth:`after` gives the same for those that follow, so that
+    whoever goes through many pictures in parts gets what all at once would.
+    """
+
+    @abstractmethod
+    def __call__(self, pictures: Tensor) -> Tensor:
+        """For the pictures from its first number on."""
+
+    @abstractmethod
+    def after(self, count: int) -> Numbered:
+        """The same for the pictures after the next ``count``."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +99,11 @@ class ProjectedGradientAttack:
         seed: int = 0,
         batch_size: int = 500,
     ) -> Tensor:
-        """The attacked pictures, from ``start`` if given, brought into the ball; the same for every ``batch_size``."""
+        """The attacked pictures, from ``start`` if given, brought into the ball.
+
+        Up to rounding they are the same for every ``batch_size``, if ``classify`` treats each picture on its own or is
+        :class:`Numbered`, as a defence by projection is in :func:`straight_through`.
+        """
         check_labelled(pictures, labels)
         check_range(pictures, self.low, self.high)
         if start is None:
@@ -93,7 +114,7 @@ class ProjectedGradientAttack:
             start = into_ball(start.detach(), pictures, self.size, self.low, self.high)
         size = _validate.whole("batch_size", batch_size)
         parts = zip(*(_batch.pieces(whole, size) for whole in (start, pictures, labels)), strict=True)
-        return torch.cat([self._attacked(classify, *part) for part in parts])
+        return torch.cat([self._attacked(_after(classify, size * k), *part) for k, part in enumerate(parts)])
 
     def _start(self, pictures: Tensor, seed: int) -> Tensor:
         if not self.random_start:
@@ -118,15 +139,28 @@ def straight_through(classify: Classify, purify: Purify) -> Classify:
     """The defended classifier as an attacker sees it who knows the defence: BPDA (Athalye, Carlini and Wagner 2018).
 
     Forward it is ``classify(purify(x))``; backward the defence counts as the identity, which a projection nearly is for
-    pictures near the range. Give it to :class:`ProjectedGradientAttack` in place of the classifier.
+    pictures near the range. Give it to :class:`ProjectedGradientAttack` in place of the classifier. Where ``purify`` is
+    :class:`Numbered`, as ``Projection(...).purify`` is, each picture is attacked with the start that the defence gives it.
     """
+    return _StraightThrough(classify, purify)
 
-    def defended(x: Tensor) -> Tensor:
+
+@dataclass(frozen=True)
+class _StraightThrough(Numbered):
+    classify: Classify
+    purify: Purify
+
+    def __call__(self, pictures: Tensor) -> Tensor:
         with torch.no_grad():
-            shift = purify(x.detach()) - x.detach()
-        return classify(x + shift)
+            shift = self.purify(pictures.detach()) - pictures.detach()
+        return self.classify(pictures + shift)
 
-    return defended
+    def after(self, count: int) -> _StraightThrough:
+        return replace(self, classify=_after(self.classify, count), purify=_after(self.purify, count))
+
+
+def _after(function: Callable[[Tensor], Tensor], count: int) -> Callable[[Tensor], Tensor]:
+    return function.after(count) if isinstance(function, Numbered) else function
 
 
 @dataclass(frozen=True)
@@ -195,8 +229,9 @@ def accuracy(classify: Classify, pictures: Tensor, labels: Tensor, batch_size: i
 
 def predictions(classify: Classify, pictures: Tensor, batch_size: int = 500) -> Tensor:
     """The class with the largest logit, per picture."""
+    parts = enumerate(_batch.pieces(pictures, batch_size))
     with torch.no_grad():
-        return torch.cat([classify(part).argmax(dim=1) for part in _batch.pieces(pictures, batch_size)])
+        return torch.cat([_after(classify, batch_size * k)(part).argmax(dim=1) for k, part in parts])
 
 
 def lead(logits: Tensor, labels: Tensor) -> Tensor:
@@ -223,7 +258,8 @@ def check_labelled(pictures: Tensor, labels: Tensor) -> None:
 def check_range(pictures: Tensor, low: float, high: float) -> None:
     """Pictures must lie in their range: a ball around one outside would not be."""
     least, most = float(pictures.min()), float(pictures.max())
-    if least < low or most > high:
+    lowest, highest = torch.tensor([low, high], dtype=pictures.dtype).tolist()
+    if least < lowest or most > highest:
         raise ValueError(
             f"pictures lie in [{least:g}, {most:g}], expected [{low:g}, {high:g}]: divide bytes by 255, or clamp"
         )

@@ -19,6 +19,7 @@ from genprior.checks import check_generator
 from genprior.checks.report import Finding, Report
 from genprior.generators import Generator
 from genprior.generators.jacobian import OnlyGradients
+from genprior.generators.spectrum import MOST_BYTES, jacobian_bytes, singular_values
 from genprior.items.pictures import encode
 from genprior.networks.ranges import Range, makes_pictures
 from genprior.report.sheets import contact_sheet, stretched
@@ -44,6 +45,8 @@ class Inspection:
     signal_shape: tuple[int, ...] | None = None
     conditioning: dict[str, float] | None = None
     """Singular values of DG at samples: medians of the largest, the smallest, their ratio; the share of flat directions."""
+    no_conditioning: str = ""
+    """Why there is none, where the generator is sound."""
     speed: dict[str, float] | None = None
     """Forward and backward passes per second, for one item and for 16 at once."""
     command: str = ""
@@ -62,6 +65,7 @@ class Inspection:
             "latent_shape": self.latent_shape,
             "signal_shape": self.signal_shape,
             "conditioning": self.conditioning,
+            "no_conditioning": self.no_conditioning,
             "passes_per_second": self.speed,
             "command": self.command,
         }
@@ -87,8 +91,9 @@ def inspect_generator(source: Source, *, device: str = "cpu", seed: int = 0, sam
     found = Inspection(report, opened.notes, generator.latent_shape, generator.signal_shape)
     if not report.ok:
         return found
-    conditioning, speed = _conditioning(generator, seed), _speed(generator)
-    return replace(found, conditioning=conditioning, speed=speed, command=_command(source, generator, samples))
+    conditioning, why_not = _conditioning(generator, seed)
+    command = _command(source, generator, samples)
+    return replace(found, conditioning=conditioning, no_conditioning=why_not, speed=_speed(generator), command=command)
 
 
 def write_samples(source: Source, out: Path, *, count: int = 16, device: str = "cpu", seed: int = 0) -> Path:
@@ -142,15 +147,19 @@ def _pictures(generator: Generator, seed: int, *, kept: bool) -> Finding:
     return Finding(law, kept or _in_unit_range(x), f"[{float(x.min()):.3g}, {float(x.max()):.3g}]", advice)
 
 
-def _conditioning(generator: Generator, seed: int) -> dict[str, float] | None:
-    size = math.prod(generator.latent_shape)
+def _conditioning(generator: Generator, seed: int) -> tuple[dict[str, float] | None, str]:
+    """The numbers, or why there are none."""
+    size, signal = math.prod(generator.latent_shape), math.prod(generator.signal_shape)
     if size > _LARGEST:
-        return None
+        return None, f"not computed for more than {_LARGEST} latent numbers, here {size}"
+    if jacobian_bytes(generator) > MOST_BYTES:
+        needed = jacobian_bytes(generator) / 2**30
+        return None, f"not computed: {signal} x {size} numbers need {needed:.1f} GB of memory, more than 1"
     z = generator.sample_latent(_POINTS, seed)
     try:
-        values = torch.cat([torch.linalg.svdvals(generator.jacobian(point[None]).cpu().double()) for point in z])
-    except OnlyGradients:
-        return None
+        values = torch.stack([singular_values(generator, point[None]) for point in z])
+    except OnlyGradients as problem:
+        return None, f"not computed: the module has gradients only ({problem.why})"
     largest, smallest = values[:, 0], values[:, -1]
     flat = (values < _FLAT * largest[:, None]).double().mean()
     return {
@@ -158,7 +167,7 @@ def _conditioning(generator: Generator, seed: int) -> dict[str, float] | None:
         "smallest": float(smallest.median()),
         "condition": float((largest / smallest.clamp_min(1e-300)).median()),
         "flat_share": float(flat),
-    }
+    }, ""
 
 
 def _speed(generator: Generator, seconds: float = 0.15) -> dict[str, float]:

@@ -7,11 +7,11 @@ can look for pictures that are misread after the projection too (:mod:`genprior.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from genprior import _batch, _validate
 from genprior.chunk import Callback
@@ -22,7 +22,8 @@ from genprior.result import Result
 from genprior.solve import solve
 from genprior.solvers import ADMM, Adam, Auto, GradientDescent, Solver, duals, penalties, z_steps
 from genprior.stopping import MaxSteps
-from genprior.tasks.attacks import Classify, check_range
+from genprior.tasks.attacks import Classify, Numbered, check_range
+from genprior.tasks.posed import starts
 from genprior.terms import LInf
 
 Norm = Literal["linf", "l2"]
@@ -54,7 +55,7 @@ class Projection:
     batch_size
         pictures in memory at once.
     seed
-        of the starts.
+        of the starts: that of a picture is drawn by the seed and its number alone, whatever is projected beside it.
 
     Examples
     --------
@@ -79,8 +80,10 @@ class Projection:
     def __post_init__(self) -> None:
         if self.norm not in {"linf", "l2"}:
             raise ValueError(f"norm must be 'linf' or 'l2', got {self.norm!r}")
-        _validate.whole("steps", self.steps)
+        for name in ("steps", "restarts", "batch_size"):
+            _validate.whole(name, getattr(self, name))
         _validate.number("gamma", self.gamma, least=0)
+        _validate.seed(self.seed)
 
     def problem(self, pictures: Tensor) -> Problem:
         """What is minimised."""
@@ -97,12 +100,12 @@ class Projection:
         callbacks: Sequence[Callback] = (),
         progress: bool | None = False,
     ) -> Result:
-        """Project; ``result.signal`` has the pictures."""
+        """Project, from ``z0`` or from :meth:`starts` for the numbers from 0 on; ``result.signal`` has the pictures."""
         return solve(
             self.problem(pictures),
             default_solver(self.norm) if self.solver is None else self.solver,
             stop=MaxSteps(self.steps),
-            z0=z0,
+            z0=self.starts(range(len(pictures))) if z0 is None else z0,
             restarts=self.restarts,
             batch_size=self.batch_size,
             seed=self.seed,
@@ -110,9 +113,35 @@ class Projection:
             progress=progress,
         )
 
-    def purify(self, pictures: Tensor) -> Tensor:
-        """Project, pictures to pictures: what an attacker who knows the defence needs."""
-        return self(pictures).signal
+    def starts(self, numbers: Sequence[int]) -> Tensor:
+        """The starts of the pictures with these numbers, ``(B, restarts, *latent_shape)``."""
+        return starts(self.generator, self.seed, numbers, self.restarts)
+
+    @property
+    def purify(self) -> Purifier:
+        """The projection as a function of pictures to pictures: what an attacker who knows the defence needs."""
+        return Purifier(self)
+
+
+@dataclass(frozen=True)
+class Purifier(Numbered):
+    """Project pictures, whose numbers begin at ``first``, to pictures: from the starts that the defence itself gives them."""
+
+    projection: Projection
+    first: int = 0
+    _drawn: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Starts by the number of pictures: an attack asks for the same ones in every step."""
+
+    def __call__(self, pictures: Tensor) -> Tensor:
+        """The projections."""
+        count = len(pictures)
+        if count not in self._drawn:
+            self._drawn[count] = self.projection.starts(range(self.first, self.first + count))
+        return self.projection(pictures, z0=self._drawn[count]).signal
+
+    def after(self, count: int) -> Purifier:
+        """The same for the pictures after the next ``count``."""
+        return replace(self, first=self.first + count)
 
 
 def default_solver(norm: Norm) -> Solver:
@@ -159,12 +188,25 @@ class Defended:
         return self.before != self.after
 
 
-def defend(classify: Classify, projection: Projection, pictures: Tensor, *, progress: bool | None = False) -> Defended:
-    """Project pictures on the range of the generator and classify them, before and after."""
-    low, high = projection.generator.signal_range or (0.0, 1.0)
-    check_range(_validate.batch("pictures", pictures, projection.generator.signal_shape), low, high)
+def defend(
+    classify: Classify,
+    projection: Projection,
+    pictures: Tensor,
+    *,
+    numbers: Sequence[int] | None = None,
+    progress: bool | None = False,
+) -> Defended:
+    """Project pictures on the range of the generator and classify them, before and after.
+
+    They must lie in the range of values that the generator declares, if it declares one. Each starts by its number, from 0
+    on where ``numbers`` are not given.
+    """
+    _validate.batch("pictures", pictures, projection.generator.signal_shape)
+    if projection.generator.signal_range is not None:
+        check_range(pictures, *projection.generator.signal_range)
     before = _probabilities(classify, pictures, projection.batch_size)
-    result = projection(pictures, progress=progress)
+    z0 = None if numbers is None else projection.starts(numbers)
+    result = projection(pictures, z0=z0, progress=progress)
     after = _probabilities(classify, result.signal, projection.batch_size)
     return Defended(
         pictures=result.signal,
@@ -178,5 +220,7 @@ def defend(classify: Classify, projection: Projection, pictures: Tensor, *, prog
 
 
 def _probabilities(classify: Classify, pictures: Tensor, batch_size: int) -> Tensor:
+    numbers = [*classify.parameters(), *classify.buffers()] if isinstance(classify, nn.Module) else []
+    dtype = next((number.dtype for number in numbers if number.is_floating_point()), pictures.dtype)
     with torch.no_grad():
-        return torch.cat([classify(part).softmax(dim=1) for part in _batch.pieces(pictures, batch_size)])
+        return torch.cat([classify(part.to(dtype)).softmax(dim=1) for part in _batch.pieces(pictures, batch_size)])

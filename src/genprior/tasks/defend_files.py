@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from genprior._files import make_folder, write_text
+from genprior._files import make_folder, remove_unfinished, write_text
+from genprior.generators import Generator
 from genprior.items import Items, Outputs, open_items
+from genprior.items.expected import Expected
 from genprior.items.single import read_array
-from genprior.items.stream import Expected
 from genprior.status import Status
 from genprior.tasks.defence import Defended, Projection, defend
+from genprior.tasks.ledger import FOLDER, LOCK, alone, begun
+from genprior.tasks.records import finite
+from genprior.tasks.resume import REPORT, RESULT
 
 Progress = Callable[[float, int, str], object]
+SIGNALS = "defended"
+"""The folder of the projections, in the output folder."""
 _SHOWN = 24
 
 
@@ -33,6 +39,12 @@ class Record:
     """The first pictures, for the report."""
     projected: list[Tensor] = field(default_factory=list)
     seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """How many items there are, read or not."""
+        return len(self.items) + len(self.unreadable)
 
     @property
     def numbers(self) -> dict[str, Any]:
@@ -41,7 +53,8 @@ class Record:
         found: dict[str, Any] = {
             "items": len(self.items),
             "unreadable": len(self.unreadable),
-            "changed": sum(item["changed"] for item in self.items),
+            "diverged": sum(item["status"] == Status.DIVERGED.name for item in self.items),
+            "changed": sum(bool(item["changed"]) for item in self.items),
             "seconds": round(self.seconds, 3),
         }
         if labelled:
@@ -62,25 +75,25 @@ def defend_files(
     skip: bool = False,
     on_progress: Progress = lambda done, total, note: None,
 ) -> Record:
-    """Defend every picture of files and folders; ``out/defended`` gets the projections, ``out/result.json`` the record."""
+    """Defend every picture of files and folders; ``out/defended`` gets the projections, ``out/result.json`` the record.
+
+    Nothing that is there already is replaced: ``out`` must hold no results of an earlier run.
+    """
     generator = projection.generator
-    items = open_items(inputs, Expected(generator.signal_shape, resize=resize), skip=skip)
+    items = open_items(inputs, _expected(generator, resize), skip=skip, without=out)
     known = None if labels is None else _labels(labels, len(items))
-    folder = out / "defended"
-    if folder.is_dir() and any(folder.iterdir()):
-        raise ValueError(f"{folder} is there already, with files of an earlier run: give another --out, or remove it")
-    make_folder(out)
-    folder.mkdir(exist_ok=True)
-    work = out / "work"
-    work.mkdir(exist_ok=True)
-    outputs = Outputs(items, folder, work, generator.signal_shape)
-    record = Record()
-    for start in range(0, len(items), projection.batch_size):
-        on_progress(start, len(items), "projecting")
-        stop = min(len(items), start + projection.batch_size)
-        _batch(classifier, projection, items, outputs, record, start, stop, known)
-    work.rmdir()
-    write_text(out / "result.json", json.dumps(document(record, projection), indent=2) + "\n")
+    _refuse_losses(out)
+    with _work(out) as (work, notes):
+        folder = out / SIGNALS
+        folder.mkdir(exist_ok=True)
+        outputs = Outputs(items, folder, work, generator.signal_shape)
+        record = Record(notes=(*notes, *items.notes))
+        for start in range(0, len(items), projection.batch_size):
+            on_progress(start, len(items), "projecting")
+            stop = min(len(items), start + projection.batch_size)
+            _batch(classifier, projection, items, outputs, record, start, stop, known)
+    text = json.dumps(document(record, projection), indent=2, allow_nan=False)
+    write_text(out / RESULT, text + "\n")
     on_progress(len(items), len(items), "done")
     return record
 
@@ -93,9 +106,49 @@ def document(record: Record, projection: Projection) -> dict[str, Any]:
         "steps": projection.steps,
         "restarts": projection.restarts,
         "seed": projection.seed,
+        "notes": list(record.notes),
         "results": record.items,
         "unreadable_items": record.unreadable,
     }
+
+
+def _expected(generator: Generator, resize: bool) -> Expected:
+    bounds = generator.signal_range
+    return Expected(generator.signal_shape, unit_range=bounds == (0.0, 1.0), resize=resize, bounds=bounds)
+
+
+def _refuse_losses(out: Path) -> None:
+    """Raise where a file would be written over, or beside those of another run."""
+    for path in (out / SIGNALS, out / RESULT, out / REPORT):
+        if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+            raise ValueError(
+                f"{path} is there already, of an earlier run or from elsewhere: give another --out, or remove it"
+            )
+    if begun(out):
+        raise ValueError(f"{out} holds a job of genprior recover or denoise: give another --out")
+
+
+@contextmanager
+def _work(out: Path) -> Iterator[tuple[Path, tuple[str, ...]]]:
+    """A hidden folder, without rows of an earlier run, for this process alone; and notes. In the end nothing is left of it."""
+    make_folder(out)
+    folder = out / FOLDER
+    with alone(out) as notes:
+        folder.mkdir(exist_ok=True)
+        _clear(folder)
+        try:
+            yield folder, notes
+        finally:
+            _clear(folder)
+            (folder / LOCK).unlink(missing_ok=True)
+            with suppress(OSError):  # something of somebody else is there
+                folder.rmdir()
+
+
+def _clear(work: Path) -> None:
+    remove_unfinished(work)
+    for path in work.glob("rows-*.npy"):
+        path.unlink(missing_ok=True)
 
 
 def _labels(path: Path, count: int) -> list[int]:
@@ -121,8 +174,8 @@ def _batch(
     signals: list[Tensor | None] = [None] * len(loaded)
     if good:
         pictures = torch.stack([value for item in loaded if (value := item.value) is not None])
-        pictures = pictures.to(projection.generator.device, projection.generator.dtype).clamp(0, 1)
-        found = defend(classifier, projection, pictures)
+        pictures = _within(pictures.to(projection.generator.device, projection.generator.dtype), projection.generator)
+        found = defend(classifier, projection, pictures, numbers=[start + row for row in good])
         if Status.INTERRUPTED in found.result.status:
             raise KeyboardInterrupt
         for place, row in enumerate(good):
@@ -137,18 +190,25 @@ def _batch(
     outputs.finish(stop)
 
 
-def _entry(name: str, found: Defended, place: int, label: int | None) -> dict[str, Any]:
-    def plain(value: Tensor) -> float:
-        number = float(value[place])
-        return number if math.isfinite(number) else -1.0
+def _within(pictures: Tensor, generator: Generator) -> Tensor:
+    """Cut off what rounding has left outside of the generator's range; items further outside were refused."""
+    return pictures if generator.signal_range is None else pictures.clamp(*generator.signal_range)
 
+
+def _entry(name: str, found: Defended, place: int, label: int | None) -> dict[str, Any]:
+    """One item in plain values; None where numbers are not finite."""
+    sure = {
+        "before": finite(float(found.before_confidence[place])),
+        "after": finite(float(found.after_confidence[place])),
+    }
     entry = {
         "name": name,
-        "before": int(found.before[place]),
-        "before_confidence": plain(found.before_confidence),
-        "after": int(found.after[place]),
-        "after_confidence": plain(found.after_confidence),
-        "changed": bool(found.changed[place]),
-        "distance": plain(found.distance),
+        "status": found.result.status[place].name,
+        "before": None if sure["before"] is None else int(found.before[place]),
+        "before_confidence": sure["before"],
+        "after": None if sure["after"] is None else int(found.after[place]),
+        "after_confidence": sure["after"],
+        "changed": None if None in sure.values() else bool(found.changed[place]),
+        "distance": finite(float(found.distance[place])),
     }
     return entry if label is None else entry | {"label": label}

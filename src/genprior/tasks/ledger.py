@@ -15,12 +15,13 @@ from torch import Tensor
 from genprior._files import make_folder, remove_unfinished, write_atomically, write_text
 
 _JOB = "job.json"
-_FORMAT = "genprior-job-1"
+_FORMAT = "genprior-job-2"
 _AT_MOST = 4
 CONTENT = "content of the "
 """Names of digests of files begin so."""
 FOLDER = ".job"
 """Where the records are, in the output folder."""
+LOCK = "lock"
 
 
 def begun(out: Path) -> bool:
@@ -58,7 +59,7 @@ class Ledger:
 
     def write_chunk(self, number: int, record: dict[str, Any]) -> None:
         """Record a batch as done: from now on it will not be done again."""
-        write_text(self._path(number), json.dumps(record))
+        write_text(self._path(number), json.dumps(record, allow_nan=False))
 
     def write_pictures(self, number: int, pictures: dict[str, list[Tensor]]) -> None:
         """Keep a few pictures of a batch for the report."""
@@ -85,7 +86,7 @@ class Ledger:
         path = self.folder / _JOB
         wanted = json.loads(json.dumps(asked))
         if not path.is_file():
-            write_text(path, json.dumps(wanted, indent=2))
+            write_text(path, json.dumps(wanted, indent=2, allow_nan=False))
             return
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))
@@ -100,21 +101,27 @@ class Ledger:
 
 
 @contextmanager
-def alone(out: Path) -> Iterator[None]:
-    """Keep a second process out of the same folder; the lock ends with the process, however that ends."""
+def alone(out: Path) -> Iterator[tuple[str, ...]]:
+    """Keep a second process out of the same folder; the lock ends with the process, however that ends.
+
+    Gives notes for the person: some file systems have no locks.
+    """
     try:
         import fcntl  # noqa: PLC0415 - not on every system
     except ModuleNotFoundError:
-        yield
+        yield ()
         return
     make_folder(out)
     (out / FOLDER).mkdir(exist_ok=True)
-    with (out / FOLDER / "lock").open("w", encoding="utf-8") as file:
+    notes: tuple[str, ...] = ()
+    with (out / FOLDER / LOCK).open("w", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise ValueError(f"another process is working in {out}: wait for it, or give another --out") from None
-        yield
+        except OSError as problem:
+            notes = (f"{out} cannot be locked ({problem.strerror}): start no second process there",)
+        yield notes
 
 
 def _told(changed: list[str], stored: dict[str, Any], wanted: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -69,6 +70,17 @@ def parse_operator(
         shape = operator.measurement_shape or shape
     assert operator is not None, "split gives at least one part"
     return operator
+
+
+def digest_of_files(text: str) -> str:
+    """A digest of the files that an operator's text names: with the text they determine the operator, on every device."""
+    digest = hashlib.sha256()
+    for part in text.split(" @ "):
+        _, options = parse_options(part.strip())
+        if "file" in options:
+            with Path(options["file"]).open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
 
 
 def parse_options(text: str) -> tuple[str, dict[str, Any]]:

@@ -107,14 +107,14 @@ def _write(path: Path, job: Recovery, ledger: Ledger, outcome: Outcome) -> None:
         "report": REPORT,
     }
     with path.open("w", encoding="utf-8") as file:
-        file.write(json.dumps(head, indent=2).removesuffix("\n}") + ',\n  "items": [\n')
+        file.write(json.dumps(head, indent=2, allow_nan=False).removesuffix("\n}") + ',\n  "items": [\n')
         _write_items(file, (item for record in ledger.chunks() for item in record["items"]))
         file.write("\n  ]\n}\n")
 
 
 def _write_items(file: IO[str], items: Iterator[dict[str, Any]]) -> None:
     for number, item in enumerate(items):
-        file.write((",\n" if number else "") + "    " + json.dumps(item))
+        file.write((",\n" if number else "") + "    " + json.dumps(item, allow_nan=False))
 
 
 def _badness(item: dict[str, Any]) -> float:

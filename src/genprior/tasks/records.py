@@ -22,7 +22,7 @@ UNREADABLE = "UNREADABLE"
 ADVICE = {
     Status.CONVERGED: "converged. A poor fit here is a poor local minimum, or a signal that the generator cannot make: try "
     "--restarts 8.",
-    Status.STALLED: "no progress any more. A poor fit: try --restarts 8, or another --solver.",
+    Status.STALLED: "no progress any more. A poor fit: try --restarts 8, another --solver, or more --patience.",
     Status.MAX_STEPS: "stopped by --steps before convergence: allow more.",
     Status.OUT_OF_TIME: "stopped by --time before convergence: allow more.",
     Status.DIVERGED: "diverged though the steps were shortened again and again: run genprior check on the generator, and "
@@ -89,10 +89,10 @@ def record_of(name: str, solved: Solved, place: int) -> dict[str, Any]:
     record: dict[str, Any] = {
         "name": name,
         "status": result.status[place].name,
-        "residual": _finite(float(solved.residual[place])),
-        "objective": _finite(float(result.objective[place])),
-        "gap": _finite(float(result.gap[place])),
-        "stationarity": _finite(float(result.stationarity[place])),
+        "residual": finite(float(solved.residual[place])),
+        "objective": finite(float(result.objective[place])),
+        "gap": finite(float(result.gap[place])),
+        "stationarity": finite(float(result.stationarity[place])),
         "steps": int(result.steps[place]),
         "restart": int(result.restart[place]),
         "advice": _advice(result, place),
@@ -100,7 +100,7 @@ def record_of(name: str, solved: Solved, place: int) -> dict[str, Any]:
     if solved.truth is not None:
         difference = result.signal[place] - solved.truth[place]
         size = float(_batch.norm(solved.truth[place][None]))
-        record["error"] = _finite(float(_batch.norm(difference[None])) / size) if size else None
+        record["error"] = finite(float(_batch.norm(difference[None])) / size) if size else None
         mean = float(difference.square().mean())
         record["psnr"] = -10 * math.log10(mean) if 0 < mean < math.inf else None
     return record
@@ -117,7 +117,8 @@ def _advice(result: Result, place: int) -> str:
     return ADVICE.get(result.status[place], result.advice[place])
 
 
-def _finite(value: float) -> float | None:
+def finite(value: float) -> float | None:
+    """None for what JSON has no number for."""
     return value if math.isfinite(value) else None
 
 

@@ -15,8 +15,8 @@ from genprior._files import remove_unfinished
 from genprior.checkpoint import fingerprint
 from genprior.generators import Generator
 from genprior.items import Loaded, Outputs, open_items
+from genprior.items.expected import Expected
 from genprior.items.single import read_array
-from genprior.items.stream import Expected
 from genprior.networks.foreign import source_digest
 from genprior.networks.labels import check_labels, with_label
 from genprior.operators import Operator
@@ -25,7 +25,7 @@ from genprior.solve import solve
 from genprior.status import Status
 from genprior.stopping import MaxSteps, Seconds, StopRule, View
 from genprior.tasks.ledger import CONTENT, Ledger, alone
-from genprior.tasks.operators import parse_operator
+from genprior.tasks.operators import digest_of_files, parse_operator
 from genprior.tasks.outcome import Outcome, write_result
 from genprior.tasks.posed import check_loss, pose, relative_residual, simulate, starts
 from genprior.tasks.records import Collected, Solved
@@ -60,8 +60,8 @@ def recover(job: Recovery, on_progress: Progress = lambda done, total, note: Non
     (2, 1, 28, 28)
     """
     prepared = _Job(job, on_progress)
-    with alone(job.out):
-        return prepared.run()
+    with alone(job.out) as notes:
+        return prepared.run(notes)
 
 
 class _Job:
@@ -85,8 +85,8 @@ class _Job:
         self._check_labels()
         refuse_losses(job.out, self.items)
 
-    def run(self) -> Outcome:
-        """Every batch that is not done yet."""
+    def run(self, notes: tuple[str, ...]) -> Outcome:
+        """Every batch that is not done yet; ``notes`` are for the person."""
         ledger = Ledger(self.job.out, self._identity())
         folder = self.job.out / SIGNALS
         folder.mkdir(exist_ok=True)
@@ -106,7 +106,7 @@ class _Job:
             used, shown = used + record["seconds"], shown + record["shown"]
         outputs.finish(total)
         self.on_progress(total, total, "writing the report")
-        return write_result(self.job, ledger, total, (*self.notes, *self.items.notes))
+        return write_result(self.job, ledger, total, (*self.notes, *notes, *self.items.notes))
 
     def _batch(self, start: int, stop: int, rule: StopRule, room: int) -> Collected:
         """Read and solve the items from ``start`` up to ``stop``; keep at most ``room`` pictures of them."""
@@ -139,6 +139,7 @@ class _Job:
             solver_named(self.job.solver),
             stop=rule,
             z0=starts(generator, self.job.seed, numbers, self.job.restarts),
+            patience=self.job.patience,
             callbacks=[_Looker(self.on_progress, numbers, len(self.items), rule)],
             progress=False,
         )
@@ -148,10 +149,10 @@ class _Job:
         return Solved(result, y, values if self.job.simulate else None, residual)
 
     def _measurements(self, values: Tensor, numbers: list[int]) -> Tensor:
-        """Made from whole signals, or as given: whatever stands in places that were not measured does not count."""
-        if self.job.simulate:
-            return simulate(self.operator, values, self.job.noise, self.job.seed, numbers)
-        return self.operator.measured(values)
+        """Made from whole signals, or as given."""
+        if not self.job.simulate:
+            return values
+        return simulate(self.operator, values, self.job.noise, self.job.seed, numbers)
 
     def _stop(self, used: float, left: int) -> StopRule:
         steps = MaxSteps(self.job.most_steps)
@@ -169,7 +170,7 @@ class _Job:
         digests = {
             CONTENT + "inputs": self.items.fingerprint(),
             CONTENT + "generator": source_digest(self.job.source.generator, self.job.source.weights, self.generator),
-            CONTENT + "operator": fingerprint(self.operator),
+            CONTENT + "operator": digest_of_files(self.job.operator),
             CONTENT + "labels": fingerprint(self.labels),
         }
         return {**self.job.asked(), **digests}
@@ -204,4 +205,5 @@ def _expected(job: Recovery, generator: Generator, operator: Operator) -> Expect
         complex_too=bool(operator.complex_measurements) and not job.simulate,
         resize=job.resize,
         whole=None if job.simulate else generator.signal_shape,
+        operator=None if job.simulate else operator,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -82,6 +83,8 @@ class Recovery:
     restarts: int = 1
     time: float | None = None
     steps: int | None = None
+    patience: int = 500
+    """Steps without progress after which an item counts as stalled and stops."""
     batch_size: int = 64
     seed: int = 0
     device: str = "cpu"
@@ -106,6 +109,7 @@ class Recovery:
             _validate.number("time", self.time, above=0)
         if self.steps is not None:
             _validate.whole("steps", self.steps)
+        _validate.whole("patience", self.patience)
         solver_named(self.solver)
         _validate.whole("restarts", self.restarts)
         _validate.whole("batch_size", self.batch_size)
@@ -118,8 +122,13 @@ class Recovery:
         return self.steps or (DEFAULT_STEPS if self.time is None else _UNLIMITED)
 
     def asked(self) -> dict[str, Any]:
-        """All that determines the outcome, as plain values; the device and the report's size do not."""
+        """All that determines the outcome, as plain values; the device and the report's size do not.
+
+        An infinite bound is the text ``"inf"``, for JSON has no such number.
+        """
         plain = asdict(self)
+        if self.box is not None:
+            plain["box"] = [bound if math.isfinite(bound) else str(float(bound)) for bound in self.box]
         for name in ("out", "device", "pictures"):
             del plain[name]
         return {**plain.pop("source"), **plain, "inputs": list(self.inputs)}
