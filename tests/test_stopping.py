@@ -14,7 +14,12 @@ from tests.checks.parts import tiny_problem
 
 def view(step=0, seconds=0.0, forwards=0, backwards=0, best=(0.0,)):
     return SimpleNamespace(
-        step=step, seconds=seconds, forwards=forwards, backwards=backwards, best_objective=torch.tensor(best)
+        per_item=1,
+        step=step,
+        seconds=seconds,
+        forwards=forwards,
+        backwards=backwards,
+        best_objective=torch.tensor(best),
     )
 
 
