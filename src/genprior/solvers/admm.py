@@ -136,9 +136,7 @@ class ADMM(Solver):
         s = state
         size = torch.maximum(_batch.norm(s.w), 0.1 * s.extent)
         in_z = _batch.ratio(latent_residual(problem, s.before, s.gradient, s.rho, s.stretch), s.stretch)
-        drift = (
-            torch.maximum(s.rho, s.sigma - s.rho) * s.gap
-        )  # |sigma - rho| |w - G(z)|, and never less than rho's share
+        drift = torch.maximum(s.rho, s.sigma - s.rho) * s.gap  # at least |sigma - rho| |w - G(z)|
         in_w = self.w_step.residual(problem, s.w, s.lam, drift, s.rho) + self._inner_error(s, size)
         in_w = torch.maximum(in_w, hidden_force(s.gap, s.rho, size, s.nu))
         stationarity = _batch.ratio(torch.maximum(in_z, in_w), s.unit(size) + _batch.norm(s.lam))
