@@ -61,7 +61,7 @@ def test_one_item_in_a_flat_place_does_not_hurt_the_others(solver):
 
     def run(rows):
         problem = gp.Problem(generator, gp.SquaredDistance(y[rows]))
-        return gp.solve(problem, SOLVERS[solver](), stop=gp.MaxSteps(100), z0=z0[rows])
+        return gp.solve(problem, SOLVERS[solver](), stop=gp.MaxSteps(200), z0=z0[rows])
 
     together = run(slice(0, 3))
     assert together.status[0] == gp.Status.CONVERGED

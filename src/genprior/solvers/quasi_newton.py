@@ -22,6 +22,10 @@ _ARMIJO = 1e-4
 _BACKTRACK = 0.4
 _MOST_TRIALS = 10
 _SHORTEST = 1e-2
+_TURNS = 2
+"""Rejected trials after each of which the direction is made anew, before the search only shortens it."""
+_CLEAR_BEND = 1e-3
+"""Least cosine between a rejected step and the bend of the gradient over it for the pair to teach anything."""
 _FLOOR = 1e-3
 """The metric's eigenvalues are raised by this share of the largest one."""
 _RIDGE_DECAY = 0.95
@@ -98,6 +102,8 @@ class QuasiNewton(Solver):
     *The steps.* ``z+ = z - t H grad phi``, with backtracking, H from BFGS updates (all of them: s is small) and, first,
     the inverse of the generator's metric ``E[DG^T DG]``: latent directions that move the signal much and those that hardly do
     start at their right scale. Where H(z) is no zero or quadratic, the direction minimises the quadratic model with H.
+    A rejected trial teaches as well, for its gradient is paid for: it updates H, and up to twice the search turns to the new
+    direction instead of shortening the old one.
 
     *The pull* ``c/2 |z - centre|^2`` towards the generator's law keeps the first iterates where the generator was trained, and
     its curvature is moderate. It is worth ``ridge`` times the energy at a typical latent, falls with the energy and by 5%
@@ -196,9 +202,9 @@ class QuasiNewton(Solver):
         accepted = self._judge(problem, state)
         s, moved = self._dual(problem, state, accepted)
         pull = Pull.of(s, s.force_x)
-        s = self._learn(problem, s, pull, accepted, moved)
+        s, taught = self._learn(problem, s, pull, accepted, moved)
         s = self._renewed(problem, s, accepted)
-        s = self._aim(problem, s, accepted)
+        s = self._aim(problem, s, accepted, taught)
 
         z = (s.base_z + s.length[:, None] * s.direction).reshape(s.z.shape)
         at = problem.generator.evaluate(z)
@@ -265,22 +271,23 @@ class QuasiNewton(Solver):
 
     def _learn(
         self, problem: Problem, s: QuasiNewtonState, pull: Pull, accepted: Tensor, moved: Tensor
-    ) -> QuasiNewtonState:
-        """The accepted point becomes the base, and its difference to the old one updates the inverse Hessian."""
+    ) -> tuple[QuasiNewtonState, Tensor]:
+        """The trial updates the inverse Hessian, and where accepted it becomes the base; and where it taught something."""
         z, gradient = _batch.flat(s.z), _batch.flat(pull.gradient)
         step = z - s.base_z
         bend = gradient - s.base_pull + self._own_curvature(problem, s)[:, None] * step
         long = _batch.norm(step) > torch.finfo(step.dtype).eps ** 0.75 * _batch.norm(z)  # shorter ones are rounding
-        level = 10 * torch.finfo(step.dtype).eps  # rounding alone gives angles of that size
+        level = torch.where(accepted, 10 * torch.finfo(step.dtype).eps, _CLEAR_BEND)  # rounding alone gives the former
         curved = _batch.dot(step, bend) > level * _batch.norm(step) * _batch.norm(bend)
+        taught = ~moved & (s.k > 0) & long & curved
         take = accepted[:, None]
         energy = torch.where(accepted, s.energy, s.base_energy)
         slow = ~moved & (s.base_energy - energy < _SLOW * s.base_energy.abs())  # a moved dual is another function
         decayed = torch.where(slow, _RIDGE_HASTE * s.share, _RIDGE_DECAY * s.share)
         share = torch.where(accepted & (s.k > 0), decayed, s.share)
-        return replace(
+        learned = replace(
             s,
-            inverse=bfgs_inverse(s.inverse, accepted & ~moved & (s.k > 0) & long & curved, step, bend),
+            inverse=bfgs_inverse(s.inverse, taught, step, bend),
             stretch=torch.where(accepted, self._stretch(s, step, pull, long), s.stretch),
             base_z=torch.where(take, z, s.base_z),
             base_x=torch.where(_batch.spread(accepted, s.x), s.x, s.base_x),
@@ -294,6 +301,7 @@ class QuasiNewton(Solver):
             share=share,
             ridge=self._ridge(problem, s, energy, share),
         )
+        return learned, taught
 
     @staticmethod
     def _stretch(s: QuasiNewtonState, step: Tensor, pull: Pull, long: Tensor) -> Tensor:
@@ -330,20 +338,21 @@ class QuasiNewton(Solver):
         weight, _ = problem.on_latent.as_quadratic() or (0.0, 0.0)
         return s.ridge + _batch.column(weight, s.ridge)
 
-    def _aim(self, problem: Problem, s: QuasiNewtonState, accepted: Tensor) -> QuasiNewtonState:
-        """A new direction from a new base; a shorter step along the old one elsewhere."""
+    def _aim(self, problem: Problem, s: QuasiNewtonState, accepted: Tensor, taught: Tensor) -> QuasiNewtonState:
+        """A new direction from a new base, or from the old one with what a rejected trial taught; else a shorter step."""
         lost = ~accepted & (s.trials + 1 >= _MOST_TRIALS)
         if bool(lost.any()):
             fresh = self._first_inverse(problem, s.curvature) * s.length.clamp_min(_SHORTEST)[:, None, None]
             s = replace(s, inverse=torch.where(lost[:, None, None], fresh, s.inverse))
-        new = accepted | lost
+        over = accepted | lost
+        new = over | (taught & (s.trials < _TURNS))
         direction, slope = self._direction(problem, s)
         return replace(
             s,
             direction=torch.where(new[:, None], direction, s.direction),
             slope=torch.where(new, slope, s.slope),
             length=torch.where(new, s.scale, _BACKTRACK * s.length),
-            trials=torch.where(new, 0.0, s.trials + 1),
+            trials=torch.where(over, 0.0, s.trials + 1),
         )
 
     def _direction(self, problem: Problem, s: QuasiNewtonState) -> tuple[Tensor, Tensor]:

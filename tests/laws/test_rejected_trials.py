@@ -1,0 +1,79 @@
+"""What a rejected trial of the quasi-Newton search teaches: the secant equation, and a direction instead of a shorter step."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import genprior as gp
+from genprior.solvers.latent_model import newton_direction
+
+F64 = torch.float64
+SOLVER = gp.QuasiNewton(ridge=0)
+
+
+class Winding(nn.Module):
+    """A curve with turns: no step that looks good on the first model is."""
+
+    def forward(self, z):
+        return torch.cat([z + torch.sin(4 * z), z[:, :1] * z[:, 1:]], dim=1)
+
+
+def rejected_trials(items=20, steps=30):
+    """Pairs (state with a rejected trial, the state after it, where it was rejected)."""
+    generator = gp.Generator(Winding(), 2, 3, dtype=F64)
+    y = generator(generator.sample_latent(items, seed=1)).detach()
+    problem = gp.Problem(generator, gp.SquaredDistance(y))
+    state, found = SOLVER.start(problem, generator.sample_latent(items, seed=2)), []
+    for _ in range(steps):
+        after = SOLVER.step(problem, state)
+        found.append((problem, state, after, ~SOLVER._judge(problem, state)))
+        state = after
+    return found
+
+
+def pair(problem, state):
+    """From the base to the trial point: the step, and by autograd the change of the gradient."""
+    y = problem.loss.y
+
+    def gradient(z):
+        z = z.reshape(state.z.shape).detach().requires_grad_()
+        return torch.autograd.grad(((Winding()(z) - y) ** 2).sum(), z)[0]
+
+    z, base = state.z.detach(), state.base_z.reshape(state.z.shape)
+    return z - base, gradient(z) - gradient(base)
+
+
+def cosine(a, b):
+    return torch.cosine_similarity(a, b, dim=1)
+
+
+def test_a_rejected_trial_with_a_clear_bend_updates_the_inverse_and_nothing_else():
+    seen = bent_back = 0
+    for problem, state, after, rejected in rejected_trials():
+        step, bend = pair(problem, state)
+        clear = rejected & (cosine(step, bend) > 2e-3)
+        learned = (after.inverse @ bend[:, :, None])[:, :, 0]
+        torch.testing.assert_close(learned[clear], step[clear], rtol=1e-6, atol=1e-9)
+        unclear = rejected & (cosine(step, bend) < 5e-4) & (after.trials > 0)
+        assert torch.equal(after.inverse[unclear], state.inverse[unclear])
+        for kept in ("base_z", "base_x", "base_pull", "base_energy", "accepted"):
+            assert torch.equal(getattr(after, kept)[rejected], getattr(state, kept)[rejected])
+        seen, bent_back = seen + int(clear.sum()), bent_back + int(unclear.sum())
+    assert seen > 20 and bent_back > 0
+
+
+def test_the_search_turns_twice_and_then_shortens():
+    turned = shortened = 0
+    for problem, state, after, rejected in rejected_trials():
+        step, bend = pair(problem, state)
+        turns = rejected & (cosine(step, bend) > 2e-3) & (state.trials < 2)
+        newton = newton_direction(after.inverse, after.base_pull)
+        torch.testing.assert_close(after.direction[turns], newton[turns])
+        assert torch.equal(after.length[turns], after.scale[turns])
+        assert torch.equal(after.trials[turns], state.trials[turns] + 1)
+        shortens = rejected & (state.trials >= 2) & (after.trials > 0)
+        assert torch.equal(after.direction[shortens], state.direction[shortens])
+        assert (after.length[shortens] < state.length[shortens]).all()
+        turned, shortened = turned + int(turns.sum()), shortened + int(shortens.sum())
+    assert turned > 10 and shortened > 0
