@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 import genprior as gp
-from genprior.solvers.latent_model import spd_inverse
 
 F64 = torch.float64
 SOLVERS = {
@@ -30,10 +29,10 @@ def zero(dtype):
 
 
 class Dead(nn.Module):
-    """``(z1, z2)`` where z0 is positive; elsewhere nothing moves."""
+    """``(z1, z2)`` where z0 is above -1; elsewhere nothing moves."""
 
     def forward(self, z):
-        return (z[:, :1] > 0).to(z.dtype) * z[:, 1:]
+        return (z[:, :1] > -1).to(z.dtype) * z[:, 1:]
 
 
 TERMS = [(gp.Zero(), gp.Zero()), (gp.Zero(), gp.Ball(2.0)), (0.1 * gp.L1(), gp.Zero())]
@@ -61,7 +60,7 @@ def test_one_item_in_a_flat_place_does_not_hurt_the_others(solver):
 
     def run(rows):
         problem = gp.Problem(generator, gp.SquaredDistance(y[rows]))
-        return gp.solve(problem, SOLVERS[solver](), stop=gp.MaxSteps(200), z0=z0[rows])
+        return gp.solve(problem, SOLVERS[solver](), stop=gp.MaxSteps(100), z0=z0[rows])
 
     together = run(slice(0, 3))
     assert together.status[0] == gp.Status.CONVERGED
@@ -72,12 +71,3 @@ def test_one_item_in_a_flat_place_does_not_hurt_the_others(solver):
         alone = run(slice(item, item + 1))
         assert alone.status == together.status[item : item + 1]
         torch.testing.assert_close(alone.signal, together.signal[item : item + 1], rtol=1e-7, atol=1e-7)
-
-
-def test_inverses_are_taken_item_by_item():
-    sound = torch.tensor([[2.0, 1.0], [1.0, 3.0]], dtype=F64)
-    matrices = torch.stack([sound, torch.zeros(2, 2, dtype=F64), -sound, torch.full((2, 2), torch.nan, dtype=F64)])
-    otherwise = 7 * torch.ones_like(matrices)
-    found = spd_inverse(matrices, otherwise)
-    torch.testing.assert_close(found[0], torch.tensor([[0.6, -0.2], [-0.2, 0.4]], dtype=F64))
-    assert torch.equal(found[1:], otherwise[1:])

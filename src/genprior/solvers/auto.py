@@ -16,7 +16,7 @@ from genprior.solvers.lbfgs import LBFGS, LBFGSState
 from genprior.solvers.quasi_newton import QuasiNewton, QuasiNewtonState
 
 _LARGEST_DENSE = 1024
-"""Most latent numbers for which an s x s matrix per item is kept (4 MB at this size: mind ``batch_size``)."""
+"""Most latent numbers for which the eigenvectors of the metric, an s x s matrix, are taken."""
 _LARGEST_REFRESHED = 64
 """Most latent numbers for which Jacobians are taken: one costs s/3 to s/2 iterations."""
 _SOONEST = 10
@@ -28,8 +28,8 @@ class Auto(Solver):
 
     *Up to 1024 latent numbers*: :class:`QuasiNewton`, on ``L(G(z))`` itself where that is smooth, on the augmented Lagrangian
     with w eliminated where R is not. Up to 64 latent numbers, an item that is not done after ``max(10, s)`` accepted steps
-    gets a Gauss-Newton matrix in place of the BFGS matrix, and again after as many: such a matrix costs s/3 to s/2 iterations,
-    so about a third of the time goes there, and it leads out of places in which first-order information is stuck.
+    gets a Gauss-Newton matrix in place of what BFGS has learnt, and again after as many: such a matrix costs s/3 to s/2
+    iterations, so about a third of the time goes there, and it leads out of places in which first-order information is stuck.
 
     *More*: L-BFGS where the problem is smooth, else ADMM with exact w, spectral z steps, adaptive dual and penalty.
 
@@ -83,7 +83,7 @@ class Auto(Solver):
         """What was chosen, and why."""
         size, method = _size(problem), self.method(problem)
         if not isinstance(method, QuasiNewton):
-            return f"Auto: {size} latent numbers are too many for a matrix per item, so {method.plan(problem)}"
+            return f"Auto: {size} latent numbers are too many for a metric, so {method.plan(problem)}"
         if problem.generator.no_jacobian is not None:
             why = "no Gauss-Newton matrices, for the generator has gradients but no Jacobian"
         elif method.refresh is None:

@@ -16,27 +16,12 @@ _CLOSE = 1e-5
 _POWER_STEPS = 10
 
 
-def newton_direction(inverse: Tensor, gradient: Tensor) -> Tensor:
-    """``-inverse g`` per item: minimiser of ``<g, d> + 1/2 <d, B d>`` for ``inverse = B^-1``."""
-    return -torch.bmm(inverse, gradient[:, :, None])[:, :, 0]
-
-
 def solve_spd(matrix: Tensor, right: Tensor) -> Tensor:
     """``matrix^-1 right`` per item for a positive definite matrix; where rounding spoils that, its diagonal serves."""
     factor, failed = torch.linalg.cholesky_ex(matrix)
     solution = torch.cholesky_solve(right[:, :, None], factor)[:, :, 0]
     diagonal = right / matrix.diagonal(dim1=1, dim2=2).clamp_min(1e-30)
     return torch.where((failed == 0)[:, None], solution, diagonal)
-
-
-def spd_inverse(matrix: Tensor, otherwise: Tensor) -> Tensor:
-    """``matrix^-1`` per item for a positive definite matrix; ``otherwise`` where it is none, or its inverse not finite."""
-    factor, failed = torch.linalg.cholesky_ex(matrix)
-    whole = (failed == 0)[:, None, None]
-    unit = torch.eye(matrix.shape[1], device=matrix.device, dtype=matrix.dtype)
-    inverse = torch.cholesky_inverse(torch.where(whole, factor, unit))  # one singular factor would end it for all items
-    usable = whole & torch.isfinite(inverse).flatten(1).all(dim=1)[:, None, None]
-    return torch.where(usable, inverse, otherwise)
 
 
 def proximal_direction(
@@ -93,20 +78,3 @@ def _largest_eigenvalue(apply: Callable[[Tensor], Tensor], start: Tensor, steps:
     for _ in range(steps):
         vector = apply(vector / _batch.norm(vector).clamp_min(1e-30)[:, None])
     return _batch.norm(vector).clamp_min(1e-30)
-
-
-def bfgs_inverse(inverse: Tensor, where: Tensor, s: Tensor, y: Tensor) -> Tensor:
-    """The BFGS update of an inverse Hessian for the items in ``where`` (Nocedal and Wright, equation 6.17).
-
-    ``H+ = H - rho (s (Hy)^T + (Hy) s^T) + (rho + rho^2 <y, Hy>) s s^T`` with ``rho = 1/<s, y>``, as one product of rank two.
-    """
-    rho = 1 / _batch.dot(s, y)
-    hy = _product(inverse, y)
-    weight = rho * (1 + rho * _batch.dot(y, hy))
-    left = torch.stack([s, hy], dim=2)
-    right = torch.stack([weight[:, None] * s - rho[:, None] * hy, -rho[:, None] * s], dim=1)
-    largest = left.abs().amax(dim=(1, 2)) * right.abs().amax(
-        dim=(1, 2)
-    )  # NaN and infinity show here, and products too large
-    usable = (where & (largest < torch.finfo(largest.dtype).max / 4))[:, None, None]
-    return torch.baddbmm(inverse, torch.where(usable, left, 0.0), torch.where(usable, right, 0.0))

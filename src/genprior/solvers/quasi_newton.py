@@ -15,7 +15,8 @@ from genprior.solvers.base import Pull, Solver, State, following, opening, unkno
 from genprior.solvers.envelope import Sight
 from genprior.solvers.estimates import hidden_force, latent_residual
 from genprior.solvers.exact import Memory
-from genprior.solvers.latent_model import bfgs_inverse, newton_direction, proximal_direction, spd_inverse
+from genprior.solvers.latent_model import proximal_direction
+from genprior.solvers.secants import SecantModel
 from genprior.terms import Zero
 
 _ARMIJO = 1e-4
@@ -29,9 +30,12 @@ _CLEAR_BEND = 1e-3
 _FLOOR = 1e-3
 """The metric's eigenvalues are raised by this share of the largest one."""
 _RIDGE_DECAY = 0.95
-_RIDGE_HASTE = 0.5
+_RIDGE_HASTE = 0.8
 _SLOW = 0.01
 """Where a step lowers the energy by a smaller share, the pull decays faster: it may be what holds the energy up."""
+_SETTLED = 2e-3
+_RIDGE_LEAP = 0.3
+"""Where a step promises a smaller share of the energy, the function is at its minimum for this pull, which leaps down."""
 _RIDGE_END = 1e-4
 """The pull towards the law ends when it has decayed to this share."""
 _MOST_GROWTH = 1e3
@@ -42,7 +46,7 @@ _TOGETHER = 1e-6
 
 @dataclass(frozen=True)
 class QuasiNewtonState(State):
-    """The last accepted point ("base"), the search from it, the inverse Hessian, the dual. ``at`` is the trial point."""
+    """The last accepted point ("base"), the search from it, the model of the Hessian, the dual. ``at`` is the trial point."""
 
     energy: Tensor
     """Envelope at the trial point."""
@@ -72,8 +76,8 @@ class QuasiNewtonState(State):
     """Length of what was pulled back there."""
     base_gap: Tensor
     """``|w - G(z)|`` there."""
-    inverse: Tensor
-    """``(B, s, s)``."""
+    model: SecantModel
+    """Of the envelope's Hessian in z: without the pull, and without H."""
     direction: Tensor
     length: Tensor
     slope: Tensor
@@ -99,15 +103,16 @@ class QuasiNewton(Solver):
     steps ``lam+ = lam + rho (w - x)`` and rho grows by the factor ``growth``: the method of multipliers, ADMM with its w step
     taken after every look at z.
 
-    *The steps.* ``z+ = z - t H grad phi``, with backtracking, H from BFGS updates (all of them: s is small) and, first,
-    the inverse of the generator's metric ``E[DG^T DG]``: latent directions that move the signal much and those that hardly do
-    start at their right scale. Where H(z) is no zero or quadratic, the direction minimises the quadratic model with H.
-    A rejected trial teaches as well, for its gradient is paid for: it updates H, and up to twice the search turns to the new
-    direction instead of shortening the old one.
+    *The steps.* ``z+ = z - t B^-1 grad phi``, with backtracking. B comes from BFGS updates and, first, the generator's metric
+    ``E[DG^T DG]``: latent directions that move the signal much and those that hardly do start at their right scale. Updates
+    concern ``e(G(z))`` alone; the curvature of the pull and of a quadratic H is known, and added. Where H is neither zero nor
+    quadratic, the direction minimises the quadratic model with H. A rejected trial teaches as well, for its gradient is paid
+    for: it updates B, and up to twice the search turns to the new direction instead of shortening the old one.
 
     *The pull* ``c/2 |z - centre|^2`` towards the generator's law keeps the first iterates where the generator was trained, and
-    its curvature is moderate. It is worth ``ridge`` times the energy at a typical latent, falls with the energy and by 5%
-    a step (50% once steps gain less than 1%), and ends at zero: it bends the way, not the answer.
+    its curvature is moderate. It is worth ``ridge/2`` times the energy at a typical latent, falls with the energy and by 5%
+    a step (20% once steps gain less than 1%, 70% where phi is at its minimum), and ends at zero: it bends the way, not the
+    answer.
 
     One iteration is one trial of the line search: one forward and one backward pass.
 
@@ -119,19 +124,22 @@ class QuasiNewton(Solver):
         accepted steps between two moves of the dual, and the growth of rho at each.
     rho
         first penalty; omitted: from the problem's own units. Without effect where R is zero or quadratic.
+    memory
+        number of steps from which the Hessian is learnt: the last ones.
     refresh
-        accepted steps between two Gauss-Newton matrices ``DG^T (d2e) DG`` that replace the BFGS matrix; omitted: never. Each
-        costs a Jacobian, s/3 to s/2 iterations.
+        accepted steps between two Gauss-Newton matrices ``DG^T (d2e) DG`` that replace B; omitted: never. Each costs a
+        Jacobian, s/3 to s/2 iterations.
 
     References
     ----------
-    Nocedal and Wright, Numerical Optimization, chapters 6 and 17.
+    Nocedal and Wright, Numerical Optimization, chapters 6, 7 and 17.
     """
 
-    ridge: float = 0.2
+    ridge: float = 4.0
     dual_every: int = 16
     growth: float = 1.3
     rho: float | None = None
+    memory: int = 50
     refresh: int | None = None
 
     def __post_init__(self) -> None:
@@ -140,6 +148,7 @@ class QuasiNewton(Solver):
         _validate.number("growth", self.growth, least=1)
         if self.rho is not None:
             _validate.number("rho", self.rho, above=0)
+        _validate.whole("memory", self.memory)
         if self.refresh is not None:
             _validate.whole("refresh", self.refresh)
 
@@ -176,7 +185,7 @@ class QuasiNewton(Solver):
             base_energy=sight.energy,
             base_force=zero,
             base_gap=zero,
-            inverse=self._first_inverse(problem, curvature),
+            model=self._first_model(problem, curvature),
             direction=torch.zeros_like(flat),
             length=zero,
             slope=zero,
@@ -187,13 +196,15 @@ class QuasiNewton(Solver):
             age=zero,
         )
 
-    def _first_inverse(self, problem: Problem, curvature: Tensor) -> Tensor:
-        """``(curvature metric + H's own curvature)^-1`` per item."""
+    def _first_model(self, problem: Problem, curvature: Tensor) -> SecantModel:
+        first, shared = self._first_modes(problem, curvature)
+        return SecantModel.fresh(first, shared, self.memory, own_bases=self.refresh is not None)
+
+    @staticmethod
+    def _first_modes(problem: Problem, curvature: Tensor) -> tuple[Tensor, Tensor]:
+        """Eigenvalues of ``curvature metric`` per item, and the eigenvectors, the same for all."""
         values, vectors = problem.generator.metric_modes()
-        values = values + _FLOOR * values[-1]
-        weight, _ = problem.on_latent.as_quadratic() or (0.0, 0.0)
-        scales = 1 / (curvature[:, None] * values + _batch.column(weight, curvature)[:, None])
-        return torch.einsum("ik,bk,jk->bij", vectors, scales, vectors)
+        return curvature[:, None] * (values + _FLOOR * values[-1]), vectors
 
     # -- one iteration ---------------------------------------------------------------------------------------------
 
@@ -260,7 +271,7 @@ class QuasiNewton(Solver):
             force_x=torch.where(_batch.spread(due, s.x), sight.force, s.force_x),
             r=torch.where(_batch.spread(due, s.x), sight.r, s.r),
             w=torch.where(_batch.spread(due, s.x), sight.w, s.w),
-            inverse=s.inverse / factor[:, None, None],
+            model=s.model.scaled(factor),
         )
         return moved, due
 
@@ -272,22 +283,24 @@ class QuasiNewton(Solver):
     def _learn(
         self, problem: Problem, s: QuasiNewtonState, pull: Pull, accepted: Tensor, moved: Tensor
     ) -> tuple[QuasiNewtonState, Tensor]:
-        """The trial updates the inverse Hessian, and where accepted it becomes the base; and where it taught something."""
+        """The trial updates the model, and where accepted it becomes the base; and where it taught something."""
         z, gradient = _batch.flat(s.z), _batch.flat(pull.gradient)
         step = z - s.base_z
-        bend = gradient - s.base_pull + self._own_curvature(problem, s)[:, None] * step
+        bend = gradient - s.base_pull
         long = _batch.norm(step) > torch.finfo(step.dtype).eps ** 0.75 * _batch.norm(z)  # shorter ones are rounding
         level = torch.where(accepted, 10 * torch.finfo(step.dtype).eps, _CLEAR_BEND)  # rounding alone gives the former
-        curved = _batch.dot(step, bend) > level * _batch.norm(step) * _batch.norm(bend)
+        along = _batch.dot(step, bend)
+        curved = torch.isfinite(along) & (along > level * _batch.norm(step) * _batch.norm(bend))
         taught = ~moved & (s.k > 0) & long & curved
         take = accepted[:, None]
         energy = torch.where(accepted, s.energy, s.base_energy)
         slow = ~moved & (s.base_energy - energy < _SLOW * s.base_energy.abs())  # a moved dual is another function
-        decayed = torch.where(slow, _RIDGE_HASTE * s.share, _RIDGE_DECAY * s.share)
-        share = torch.where(accepted & (s.k > 0), decayed, s.share)
+        settled = -s.slope < _SETTLED * s.base_energy.abs()
+        decay = torch.where(settled, _RIDGE_LEAP, torch.where(slow, _RIDGE_HASTE, _RIDGE_DECAY))
+        share = torch.where(accepted & (s.k > 0), decay.to(s.share) * s.share, s.share)
         learned = replace(
             s,
-            inverse=bfgs_inverse(s.inverse, taught, step, bend),
+            model=s.model.learned(taught, step, bend, self._basis(problem)),
             stretch=torch.where(accepted, self._stretch(s, step, pull, long), s.stretch),
             base_z=torch.where(take, z, s.base_z),
             base_x=torch.where(_batch.spread(accepted, s.x), s.x, s.base_x),
@@ -310,7 +323,7 @@ class QuasiNewton(Solver):
         return torch.maximum(pull.ratio, torch.where(long, secant, s.stretch))
 
     def _renewed(self, problem: Problem, s: QuasiNewtonState, accepted: Tensor) -> QuasiNewtonState:
-        """The inverse of the damped Gauss-Newton matrix at the base, where it is due."""
+        """The Gauss-Newton matrix at the base, where it is due."""
         if self.refresh is None:
             return s
         index = (accepted & (s.accepted % self.refresh == 0)).nonzero()[:, 0]
@@ -321,11 +334,7 @@ class QuasiNewton(Solver):
             gram = envelope.gauss_newton(problem.rows(index), base, s.rho[index])
         except OnlyGradients:
             return s  # BFGS goes on
-        largest = gram.diagonal(dim1=1, dim2=2).amax(dim=1)
-        damping = _FLOOR * largest + self._own_curvature(problem, s)[index]
-        damped = gram + torch.diag_embed(damping[:, None].expand(gram.shape[:2]))
-        inverse = spd_inverse(damped, otherwise=s.inverse[index])
-        return replace(s, inverse=s.inverse.index_copy(0, index, inverse))
+        return replace(s, model=s.model.replaced(index, gram, _FLOOR))
 
     def _ridge(self, problem: Problem, s: QuasiNewtonState, energy: Tensor, share: Tensor) -> Tensor:
         """The weight of the pull: falls with the energy and with the steps, and ends."""
@@ -342,8 +351,8 @@ class QuasiNewton(Solver):
         """A new direction from a new base, or from the old one with what a rejected trial taught; else a shorter step."""
         lost = ~accepted & (s.trials + 1 >= _MOST_TRIALS)
         if bool(lost.any()):
-            fresh = self._first_inverse(problem, s.curvature) * s.length.clamp_min(_SHORTEST)[:, None, None]
-            s = replace(s, inverse=torch.where(lost[:, None, None], fresh, s.inverse))
+            first, shared = self._first_modes(problem, s.curvature / s.length.clamp_min(_SHORTEST))
+            s = replace(s, model=s.model.begun_anew(lost, first, shared))
         over = accepted | lost
         new = over | (taught & (s.trials < _TURNS))
         direction, slope = self._direction(problem, s)
@@ -361,20 +370,22 @@ class QuasiNewton(Solver):
         weight, centre = term.as_quadratic() or (0.0, 0.0)
         own = _batch.spread(weight, z) * (z - (_batch.flat(centre) if isinstance(centre, Tensor) else centre))
         gradient = s.base_pull + s.ridge[:, None] * (z - problem.generator.law.centre) + own
-        newton = newton_direction(s.inverse, gradient)
-        if term.as_quadratic() is not None:
+        basis, known = self._basis(problem), self._own_curvature(problem, s)
+        newton = s.model.newton(gradient, known, basis)
+        slope = _batch.dot(gradient, newton)
+        if not bool((slope < 0).all()):  # also where rounding spoilt the model
+            newton = torch.where((slope < 0)[:, None], newton, s.model.plain(gradient, known, basis))
             slope = _batch.dot(gradient, newton)
-            if bool((slope < 0).all()):
-                return newton, slope
-            plain = newton_direction(self._first_inverse(problem, s.curvature), gradient)
-            direction = torch.where((slope < 0)[:, None], newton, plain)
-            return direction, _batch.dot(gradient, direction)
-        scale = 1 / s.inverse.diagonal(dim1=1, dim2=2).amax(dim=1).clamp_min(1e-30)
-        plain = torch.diag_embed(scale[:, None].expand_as(z))
-        hessian = spd_inverse(s.inverse, otherwise=plain)
-        direction = proximal_direction(hessian, gradient, z, newton, term, s.z.shape)
+        if term.as_quadratic() is not None:
+            return newton, slope
+        direction = proximal_direction(s.model.hessian(known, basis), gradient, z, newton, term, s.z.shape)
         there, here = (term(point.reshape(s.z.shape)) for point in (z + direction, z))
         return direction, _batch.dot(gradient, direction) + there - here
+
+    @staticmethod
+    def _basis(problem: Problem) -> Tensor:
+        """The eigenvectors of the metric, which items without a Gauss-Newton matrix of their own share."""
+        return problem.generator.metric_modes()[1]
 
     @staticmethod
     def _sight(s: QuasiNewtonState) -> Sight:

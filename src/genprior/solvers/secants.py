@@ -1,0 +1,146 @@
+"""The quadratic model of quasi-Newton steps: a first Hessian, known by its modes, and what steps have taught since."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from genprior import _batch
+
+
+@dataclass(frozen=True)
+class SecantModel:
+    """``B(c)``, per item: BFGS updates of ``first + c I`` by the pairs ``(s, y + c s)``, for any c >= 0.
+
+    A part ``c/2 |z|^2`` of the function is thus modelled exactly, also when c changes from one iteration to the next: what was
+    learnt about the rest stays as it is. All tensors but the basis are in the coordinates of the first Hessian's eigenvectors,
+    where it is diagonal.
+
+    References
+    ----------
+    Byrd, Nocedal and Schnabel, Representations of quasi-Newton matrices and their use in limited memory methods, 1994.
+    """
+
+    first: Tensor
+    """Eigenvalues of the first Hessian, ``(B, s)``."""
+    basis: Tensor
+    """Its eigenvectors in columns, ``(B, s, s)``; or ``(B, 0, 0)``: those that the items share, given with each call."""
+    steps: Tensor
+    """``(B, memory, s)``, oldest first; empty places are zero and come before all others."""
+    bends: Tensor
+    """Change of the gradient over each step. A pair is stored per unit of the step's length."""
+
+    @classmethod
+    def fresh(cls, first: Tensor, shared: Tensor, memory: int, *, own_bases: bool) -> SecantModel:
+        """No pair yet; ``own_bases`` makes room for an eigenbasis per item."""
+        items, size = first.shape
+        basis = shared.expand(items, size, size) if own_bases else shared.new_zeros(items, 0, 0)
+        none = first.new_zeros(items, memory, size)
+        return cls(first, basis, none, none)
+
+    # -- learning ----------------------------------------------------------------------------------------------------
+
+    def learned(self, where: Tensor, step: Tensor, bend: Tensor, shared: Tensor) -> SecantModel:
+        """Add a pair, for the items in ``where``; the oldest makes room for it. ``<step, bend>`` must be positive there."""
+        length = _batch.norm(step).clamp_min(torch.finfo(step.dtype).tiny)[:, None]
+        pick = where[:, None, None]
+        new = [self._inwards(v / length, shared)[:, None] for v in (step, bend)]
+        return replace(
+            self,
+            steps=torch.where(pick, torch.cat([self.steps[:, 1:], new[0]], dim=1), self.steps),
+            bends=torch.where(pick, torch.cat([self.bends[:, 1:], new[1]], dim=1), self.bends),
+        )
+
+    def scaled(self, factor: Tensor) -> SecantModel:
+        """The model of ``factor`` times the function, per item."""
+        return replace(self, first=self.first * factor[:, None], bends=self.bends * factor[:, None, None])
+
+    def begun_anew(self, where: Tensor, first: Tensor, shared: Tensor) -> SecantModel:
+        """Back to a first Hessian in the shared basis and no pairs, for the items in ``where``."""
+        pick = where[:, None, None]
+        return SecantModel(
+            torch.where(where[:, None], first, self.first),
+            torch.where(pick, shared, self.basis) if self.basis.shape[1] else self.basis,
+            torch.where(pick, 0.0, self.steps),
+            torch.where(pick, 0.0, self.bends),
+        )
+
+    def replaced(self, index: Tensor, matrices: Tensor, floor: float) -> SecantModel:
+        """Other first Hessians, without pairs, for the items in ``index``; one that is not finite leaves its item alone.
+
+        Eigenvalues are raised by ``floor`` times the largest one. Needs bases per item.
+        """
+        whole = torch.isfinite(matrices).flatten(1).all(dim=1)
+        index, matrices = index[whole], matrices[whole]
+        values, vectors = torch.linalg.eigh(matrices.cpu().double())  # small, and not every device has float64
+        values = (values.clamp_min(0) + floor * values[:, -1:]).clamp_min(torch.finfo(matrices.dtype).tiny)
+        none = self.steps.new_zeros(len(index), *self.steps.shape[1:])
+        return SecantModel(
+            self.first.index_copy(0, index, values.to(self.first)),
+            self.basis.index_copy(0, index, vectors.to(self.basis)),
+            self.steps.index_copy(0, index, none),
+            self.bends.index_copy(0, index, none),
+        )
+
+    # -- use ---------------------------------------------------------------------------------------------------------
+
+    def newton(self, gradient: Tensor, c: Tensor, shared: Tensor) -> Tensor:
+        """``-B(c)^-1 gradient``."""
+        g = self._inwards(gradient, shared)[:, :, None]
+        scale = (1 / (self.first + c[:, None]))[:, None]
+        y = self.bends + c[:, None, None] * self.steps
+        scaled_y = scale * y
+        products = self.steps @ y.mT
+        curvature = _filled(products.diagonal(dim1=1, dim2=2))
+        upper = products.triu(1) + torch.diag_embed(curvature)
+        shares = torch.linalg.solve_triangular(upper, self.steps @ g, upper=True)
+        rest = curvature[:, :, None] * shares + y @ (scaled_y.mT @ shares) - scaled_y @ g
+        back = torch.linalg.solve_triangular(upper.mT, rest, upper=False)
+        away = scale.mT * g + self.steps.mT @ back - scaled_y.mT @ shares
+        return -self._outwards(away[:, :, 0], shared)
+
+    def plain(self, gradient: Tensor, c: Tensor, shared: Tensor) -> Tensor:
+        """``-(first + c I)^-1 gradient``: a descent direction whatever the pairs are."""
+        return -self._outwards(self._inwards(gradient, shared) / (self.first + c[:, None]), shared)
+
+    def hessian(self, c: Tensor, shared: Tensor) -> Callable[[Tensor], Tensor]:
+        """The map ``v -> B(c) v``."""
+        scale = (self.first + c[:, None])[:, None]
+        y = self.bends + c[:, None, None] * self.steps
+        scaled_s = scale * self.steps
+        products = self.steps @ y.mT
+        curvature = _filled(products.diagonal(dim1=1, dim2=2))[:, :, None]
+        lower = products.tril(-1)
+        inner = scaled_s @ self.steps.mT + lower @ (lower.mT / curvature)
+        diagonal = inner.diagonal(dim1=1, dim2=2)
+        inner = inner + torch.diag_embed(_filled(diagonal) - diagonal)
+        factor, failed = torch.linalg.cholesky_ex(inner)
+        taught = (failed == 0)[:, None, None]  # where rounding spoils that, the first Hessian serves
+        factor = torch.where(taught, factor, torch.eye(inner.shape[1], device=inner.device, dtype=inner.dtype))
+
+        def times(v: Tensor) -> Tensor:
+            u = self._inwards(v, shared)[:, :, None]
+            along_s, along_y = scaled_s @ u, y @ u
+            right = along_s + lower @ (along_y / curvature)
+            half = torch.linalg.solve_triangular(factor, right, upper=False)
+            a = torch.linalg.solve_triangular(factor.mT, half, upper=True)
+            b = (lower.mT @ a - along_y) / curvature
+            change = scaled_s.mT @ a + y.mT @ b
+            return self._outwards((scale.mT * u - torch.where(taught, change, 0.0))[:, :, 0], shared)
+
+        return times
+
+    def _inwards(self, v: Tensor, shared: Tensor) -> Tensor:
+        """Into the coordinates of the basis."""
+        return (v[:, None] @ self.basis)[:, 0] if self.basis.shape[1] else v @ shared
+
+    def _outwards(self, v: Tensor, shared: Tensor) -> Tensor:
+        return (v[:, None] @ self.basis.mT)[:, 0] if self.basis.shape[1] else v @ shared.mT
+
+
+def _filled(diagonal: Tensor) -> Tensor:
+    """One in the empty places."""
+    return torch.where(diagonal == 0, 1.0, diagonal)
