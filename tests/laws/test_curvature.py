@@ -265,7 +265,7 @@ def test_the_pull_towards_the_law_bends_the_way_and_not_the_answer():
         torch.testing.assert_close(result.objective, torch.tensor(certified.optimum), rtol=1e-8, atol=0)
 
 
-OTHER = {"ridge": 1.0, "dual_every": 3, "growth": 2.0, "rho": 9.0, "refresh": 2}
+OTHER = {"ridge": 1.0, "dual_every": 3, "growth": 2.0, "rho": 9.0, "memory": 2, "refresh": 2}
 
 
 @pytest.mark.parametrize("name", OTHER)

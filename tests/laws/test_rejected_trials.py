@@ -58,7 +58,8 @@ def test_a_rejected_trial_with_a_clear_bend_updates_the_inverse_and_nothing_else
         clear = rejected & (cosine(step, bend) > 2e-3)
         learned = newton(problem, after, -bend)
         torch.testing.assert_close(learned[clear], step[clear], rtol=1e-6, atol=1e-9)
-        unclear = rejected & (cosine(step, bend) < 5e-4) & (after.trials > 0)
+        long = step.norm(dim=1) > 1e-8  # the bend of shorter ones is rounding, and another one in the solver
+        unclear = rejected & long & (cosine(step, bend) < 5e-4) & (after.trials > 0)
         assert torch.equal(after.model.steps[unclear], state.model.steps[unclear])
         for kept in ("base_z", "base_x", "base_pull", "base_energy", "accepted"):
             assert torch.equal(getattr(after, kept)[rejected], getattr(state, kept)[rejected])

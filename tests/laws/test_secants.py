@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -32,10 +34,21 @@ def pairs(count, seed):
         yield step, bend
 
 
+def scale_of(hessian, seen):
+    """Per item the product of ``<s, y> / <s, first s>``, to the power ``1/(n + 5)``, within 0.25 and 1."""
+    scales = []
+    for item in range(B):
+        taught = [(s[item], y[item]) for where, s, y in seen if where[item]]
+        product = math.prod(float(s @ y / (s @ hessian[item] @ s)) for s, y in taught)
+        scales.append(min(1.0, max(0.25, product ** (1 / (len(taught) + 5)))))
+    return torch.tensor(scales, dtype=F64)
+
+
 def textbook(first, basis, seen, c):
-    """``B+ = B - B s s^T B / <s, B s> + y y^T / <s, y>`` from ``first + c I``, with ``y + c s``."""
+    """``B+ = B - B s s^T B / <s, B s> + y y^T / <s, y>`` from ``t first + c I``, with ``y + c s``."""
     unit = torch.eye(S, dtype=F64)
-    matrix = basis @ torch.diag_embed(first) @ basis.mT + c[:, None, None] * unit
+    hessian = basis @ torch.diag_embed(first) @ basis.mT
+    matrix = scale_of(hessian, seen)[:, None, None] * hessian + c[:, None, None] * unit
     for where, step, bend in seen:
         s, y = step[:, :, None], (bend + c[:, None] * step)[:, :, None]
         bs = matrix @ s
@@ -53,9 +66,11 @@ def check(model, shared, expected, c, seed=90):
 
 @pytest.mark.parametrize("own_bases", [False, True])
 @settings(max_examples=25, deadline=None)
-@given(count=st.integers(0, 6), seed=st.integers(0, 10**6), c=st.floats(0, 5))
-def test_it_is_bfgs_for_every_pull(own_bases, count, seed, c):
-    shared, first, pull = orthogonal(seed), first_values(seed + 1), torch.full((B,), c, dtype=F64)
+@given(
+    count=st.integers(0, 6), seed=st.integers(0, 10**6), c=st.floats(0, 5), size=st.sampled_from([0.1, 1.0, 5.0, 50.0])
+)
+def test_it_is_bfgs_for_every_pull(own_bases, count, seed, c, size):
+    shared, first, pull = orthogonal(seed), size * first_values(seed + 1), torch.full((B,), c, dtype=F64)
     model, seen = SecantModel.fresh(first, shared, 6, own_bases=own_bases), []
     for i, (step, bend) in enumerate(pairs(count, seed)):
         where = torch.tensor([True, i % 2 == 0, i % 3 == 0])
@@ -99,26 +114,27 @@ def test_begun_anew_and_replaced_concern_their_items_alone():
     check(model, shared, expected, pull)
     later = list(pairs(4, 30))[-1]
     taught = model.learned(everyone, *later, shared)  # pairs live in each item's own basis
-    s, y = later[0][1], later[1][1] + 0.3 * later[0][1]
-    bs = expected[1] @ s
-    updated = expected[1] - torch.outer(bs, bs) / (s @ bs) + torch.outer(y, y) / (s @ y)
+    values, vectors = torch.linalg.eigh(expected - 0.3 * unit)
+    updated = textbook(values, vectors, [(everyone, *later)], pull)
     v = normal(B, S, seed=31)
-    torch.testing.assert_close(taught.hessian(pull, shared)(v)[1], updated @ v[1])
+    torch.testing.assert_close(taught.hessian(pull, shared)(v)[1], updated[1] @ v[1])
     other = first_values(50)
     model = model.begun_anew(torch.tensor([False, True, False]), other, shared)
     expected[1] = shared @ torch.diag(other[1]) @ shared.mT + 0.3 * unit
     check(model, shared, expected, pull)
 
 
-def test_plain_ignores_the_pairs():
-    shared, first, pull = orthogonal(3), first_values(4), torch.full((B,), 0.3, dtype=F64)
-    model = SecantModel.fresh(first, shared, 4, own_bases=False)
-    before = model.plain(normal(B, S), pull, shared)
-    for step, bend in pairs(3, 8):
-        model = model.learned(torch.ones(B, dtype=torch.bool), step, bend, shared)
-    assert torch.equal(model.plain(normal(B, S), pull, shared), before)
-    expected = torch.linalg.solve(textbook(first, shared.expand(B, S, S), [], pull), normal(B, S))
-    torch.testing.assert_close(before, -expected)
+def test_plain_takes_the_scale_of_the_pairs_alone():
+    shared, first, pull = orthogonal(3), 20 * first_values(4), torch.full((B,), 0.3, dtype=F64)
+    model, everyone = SecantModel.fresh(first, shared, 4, own_bases=False), torch.ones(B, dtype=torch.bool)
+    seen = [(everyone, *pair) for pair in pairs(3, 8)]
+    for _, step, bend in seen:
+        model = model.learned(everyone, step, bend, shared)
+    hessian = shared @ torch.diag_embed(first) @ shared.mT
+    scale = scale_of(hessian, seen)
+    assert ((scale > 0.25) & (scale < 1)).any(), "neither bound hides the scale"
+    expected = scale[:, None, None] * hessian + 0.3 * torch.eye(S, dtype=F64)
+    torch.testing.assert_close(model.plain(normal(B, S), pull, shared), -torch.linalg.solve(expected, normal(B, S)))
 
 
 def test_single_precision_with_a_full_memory():

@@ -29,7 +29,9 @@ _CLEAR_BEND = 1e-3
 """Least cosine between a rejected step and the bend of the gradient over it for the pair to teach anything."""
 _FLOOR = 1e-3
 """The metric's eigenvalues are raised by this share of the largest one."""
-_RIDGE_DECAY = 0.95
+_RIDGE_DECAY = 0.92
+_RIDGE_POWER = 1.3
+"""The weight of the pull falls with this power of the energy: strong while the picture is found, weak while it is refined."""
 _RIDGE_HASTE = 0.8
 _SLOW = 0.01
 """Where a step lowers the energy by a smaller share, the pull decays faster: it may be what holds the energy up."""
@@ -110,9 +112,9 @@ class QuasiNewton(Solver):
     for: it updates B, and up to twice the search turns to the new direction instead of shortening the old one.
 
     *The pull* ``c/2 |z - centre|^2`` towards the generator's law keeps the first iterates where the generator was trained, and
-    its curvature is moderate. It is worth ``ridge/2`` times the energy at a typical latent, falls with the energy and by 5%
-    a step (20% once steps gain less than 1%, 70% where phi is at its minimum), and ends at zero: it bends the way, not the
-    answer.
+    its curvature is moderate. At a typical latent it is first worth ``ridge/2`` times the energy; it falls with the power 1.3
+    of the energy, at least by 8% a step (20% once steps gain less than 1%, 70% where phi is at its minimum), and ends at
+    zero: it bends the way, not the answer.
 
     One iteration is one trial of the line search: one forward and one backward pass.
 
@@ -135,9 +137,9 @@ class QuasiNewton(Solver):
     Nocedal and Wright, Numerical Optimization, chapters 6, 7 and 17.
     """
 
-    ridge: float = 4.0
+    ridge: float = 12.0
     dual_every: int = 16
-    growth: float = 1.3
+    growth: float = 1.5
     rho: float | None = None
     memory: int = 50
     refresh: int | None = None
@@ -338,9 +340,9 @@ class QuasiNewton(Solver):
 
     def _ridge(self, problem: Problem, s: QuasiNewtonState, energy: Tensor, share: Tensor) -> Tensor:
         """The weight of the pull: falls with the energy and with the steps, and ends."""
-        size = torch.minimum(energy.abs(), s.first_energy * share)
+        left = torch.minimum(_batch.ratio(energy.abs(), s.first_energy), share)
         unit = s.base_z.shape[1] * problem.generator.spread**2
-        return torch.where(share > _RIDGE_END, self.ridge / unit * size, 0.0)
+        return torch.where(share > _RIDGE_END, self.ridge / unit * s.first_energy * left**_RIDGE_POWER, 0.0)
 
     def _own_curvature(self, problem: Problem, s: QuasiNewtonState) -> Tensor:
         """Second derivative of what the function adds in z by itself: the pull, and H where it is quadratic."""
