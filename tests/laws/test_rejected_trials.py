@@ -18,7 +18,7 @@ class Winding(nn.Module):
         return torch.cat([z + torch.sin(4 * z), z[:, :1] * z[:, 1:]], dim=1)
 
 
-def rejected_trials(items=20, steps=30):
+def rejected_trials(items=100, steps=30):
     """Pairs (state with a rejected trial, the state after it, where it was rejected)."""
     generator = gp.Generator(Winding(), 2, 3, dtype=F64)
     y = generator(generator.sample_latent(items, seed=1)).detach()
