@@ -86,6 +86,11 @@ PAIRS = {
     "setting of an own module": (lambda: Scaled(2.0), lambda: Scaled(3.0)),
     "buffer that is not saved": (lambda: Scaled(2.0), lambda: Scaled(2.0, hidden=1.5)),
     "law": (lambda: network(nn.Tanh()), lambda: network(nn.Tanh(), law=gp.Normal(2.0))),
+    "metric": (
+        lambda: network(nn.Tanh(), metric=torch.eye(3, dtype=F64)),
+        lambda: network(nn.Tanh(), metric=2 * torch.eye(3, dtype=F64)),
+    ),
+    "a metric or none": (lambda: network(nn.Tanh()), lambda: network(nn.Tanh(), metric=torch.eye(3, dtype=F64))),
     "operator seed": (
         lambda: gp.operators.Gaussian(4, (8,), seed=0),
         lambda: gp.operators.Gaussian(4, (8,), seed=1),

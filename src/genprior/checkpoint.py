@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from genprior import _validate
 from genprior._files import write_atomically
+from genprior.generators import Generator
 from genprior.generators.alias import all_parts
 from genprior.operators import Operator
 
@@ -130,10 +131,20 @@ def _content(value: Any) -> bytes | list[Any]:
     if hasattr(value, "__qualname__"):  # classes and built-in functions
         return f"{value.__module__}.{value.__qualname__}".encode()
     if hasattr(value, "__dict__"):
-        ours = type(value).__module__.startswith("genprior.")
-        return [(k, v) for k, v in vars(value).items() if not (ours and (k.startswith("_") or k in _LEARNED))]
+        return _attributes(value)
     text = repr(value)
     return b"" if " at 0x" in text else text.encode()
+
+
+def _attributes(value: object) -> list[Any]:
+    ours = type(value).__module__.startswith("genprior.")
+    return [(k, v) for k, v in vars(value).items() if not (ours and (k.startswith("_") or k in _LEARNED))]
+
+
+@_content.register
+def _(value: Generator) -> list[Any]:
+    """The metric that it brought along decides about steps; one that is estimated follows from the rest."""
+    return [*_attributes(value), ("metric", value.given_metric)]
 
 
 @_content.register

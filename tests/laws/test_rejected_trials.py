@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
 import genprior as gp
 
 F64 = torch.float64
-SOLVER = gp.QuasiNewton(ridge=0)
+BARE = gp.QuasiNewton(ridge=0), None
+PULLED = gp.QuasiNewton(ridge=12.0), 0.1 * gp.SquaredL2()
+"""The model learns L(G(z)) alone: neither the pull nor a quadratic H, whose curvature is known."""
 
 
 class Winding(nn.Module):
@@ -18,15 +21,15 @@ class Winding(nn.Module):
         return torch.cat([z + torch.sin(4 * z), z[:, :1] * z[:, 1:]], dim=1)
 
 
-def rejected_trials(items=100, steps=30):
+def rejected_trials(solver, on_latent, items=100, steps=30):
     """Pairs (state with a rejected trial, the state after it, where it was rejected)."""
     generator = gp.Generator(Winding(), 2, 3, dtype=F64)
     y = generator(generator.sample_latent(items, seed=1)).detach()
-    problem = gp.Problem(generator, gp.SquaredDistance(y))
-    state, found = SOLVER.start(problem, generator.sample_latent(items, seed=2)), []
+    problem = gp.Problem(generator, gp.SquaredDistance(y), on_latent=on_latent)
+    state, found = solver.start(problem, generator.sample_latent(items, seed=2)), []
     for _ in range(steps):
-        after = SOLVER.step(problem, state)
-        found.append((problem, state, after, ~SOLVER._judge(problem, state)))
+        after = solver.step(problem, state)
+        found.append((problem, state, after, ~solver._judge(problem, state)))
         state = after
     return found
 
@@ -51,9 +54,10 @@ def cosine(a, b):
     return torch.cosine_similarity(a, b, dim=1)
 
 
-def test_a_rejected_trial_with_a_clear_bend_updates_the_inverse_and_nothing_else():
+@pytest.mark.parametrize("case", [BARE, PULLED], ids=["bare", "pulled"])
+def test_a_rejected_trial_with_a_clear_bend_updates_the_model_and_nothing_else(case):
     seen = bent_back = 0
-    for problem, state, after, rejected in rejected_trials():
+    for problem, state, after, rejected in rejected_trials(*case):
         step, bend = pair(problem, state)
         clear = rejected & (cosine(step, bend) > 2e-3)
         learned = newton(problem, after, -bend)
@@ -61,6 +65,7 @@ def test_a_rejected_trial_with_a_clear_bend_updates_the_inverse_and_nothing_else
         long = step.norm(dim=1) > 1e-8  # the bend of shorter ones is rounding, and another one in the solver
         unclear = rejected & long & (cosine(step, bend) < 5e-4) & (after.trials > 0)
         assert torch.equal(after.model.steps[unclear], state.model.steps[unclear])
+        assert torch.equal(after.model.bends[unclear], state.model.bends[unclear])
         for kept in ("base_z", "base_x", "base_pull", "base_energy", "accepted"):
             assert torch.equal(getattr(after, kept)[rejected], getattr(state, kept)[rejected])
         seen, bent_back = seen + int(clear.sum()), bent_back + int(unclear.sum())
@@ -69,7 +74,7 @@ def test_a_rejected_trial_with_a_clear_bend_updates_the_inverse_and_nothing_else
 
 def test_the_search_turns_twice_and_then_shortens():
     turned = shortened = 0
-    for problem, state, after, rejected in rejected_trials():
+    for problem, state, after, rejected in rejected_trials(*BARE):
         step, bend = pair(problem, state)
         turns = rejected & (cosine(step, bend) > 2e-3) & (state.trials < 2)
         torch.testing.assert_close(after.direction[turns], newton(problem, after, after.base_pull)[turns])

@@ -70,11 +70,11 @@ def check(model, shared, expected, c, seed=90):
     count=st.integers(0, 6), seed=st.integers(0, 10**6), c=st.floats(0, 5), size=st.sampled_from([0.1, 1.0, 5.0, 50.0])
 )
 def test_it_is_bfgs_for_every_pull(own_bases, count, seed, c, size):
-    shared, first, pull = orthogonal(seed), size * first_values(seed + 1), torch.full((B,), c, dtype=F64)
+    shared, first, pull = orthogonal(seed), size * first_values(seed + 1), c * torch.tensor([1.0, 0.3, 2.0], dtype=F64)
     model, seen = SecantModel.fresh(first, shared, 6, own_bases=own_bases), []
     for i, (step, bend) in enumerate(pairs(count, seed)):
         where = torch.tensor([True, i % 2 == 0, i % 3 == 0])
-        model = model.learned(where, step, bend, shared)
+        model, _ = model.learned(where, step, bend, shared)
         seen.append((where, step, bend))
     check(model, shared, textbook(first, shared.expand(B, S, S), seen, pull), pull)
 
@@ -83,7 +83,7 @@ def test_the_oldest_pair_makes_room():
     shared, first, zero = orthogonal(3), first_values(4), torch.zeros(B, dtype=F64)
     model, seen = SecantModel.fresh(first, shared, 2, own_bases=False), []
     for step, bend in pairs(4, 5):
-        model = model.learned(torch.ones(B, dtype=torch.bool), step, bend, shared)
+        model, _ = model.learned(torch.ones(B, dtype=torch.bool), step, bend, shared)
         seen.append((torch.ones(B, dtype=torch.bool), step, bend))
     check(model, shared, textbook(first, shared.expand(B, S, S), seen[-2:], zero), zero)
 
@@ -92,7 +92,7 @@ def test_scaled_is_the_model_of_a_multiple():
     shared, first, pull = orthogonal(3), first_values(4), torch.zeros(B, dtype=F64)
     model, seen = SecantModel.fresh(first, shared, 4, own_bases=False), []
     for step, bend in pairs(3, 8):
-        model = model.learned(torch.ones(B, dtype=torch.bool), step, bend, shared)
+        model, _ = model.learned(torch.ones(B, dtype=torch.bool), step, bend, shared)
         seen.append((torch.ones(B, dtype=torch.bool), step, bend))
     factor = torch.tensor([1.0, 2.5, 0.3], dtype=F64)
     expected = factor[:, None, None] * textbook(first, shared.expand(B, S, S), seen, pull)
@@ -104,7 +104,7 @@ def test_begun_anew_and_replaced_concern_their_items_alone():
     model, everyone = SecantModel.fresh(first, shared, 4, own_bases=True), torch.ones(B, dtype=torch.bool)
     seen = [(everyone, *pair) for pair in pairs(3, 8)]
     for _, step, bend in seen:
-        model = model.learned(everyone, step, bend, shared)
+        model, _ = model.learned(everyone, step, bend, shared)
     expected = textbook(first, shared.expand(B, S, S), seen, pull)
     root = normal(1, S, S, seed=20)
     matrices = torch.cat([root @ root.mT, torch.full((1, S, S), torch.nan, dtype=F64)])
@@ -113,7 +113,7 @@ def test_begun_anew_and_replaced_concern_their_items_alone():
     expected[1] = matrices[0] + (1e-3 * torch.linalg.eigvalsh(matrices[0])[-1] + 0.3) * unit
     check(model, shared, expected, pull)
     later = list(pairs(4, 30))[-1]
-    taught = model.learned(everyone, *later, shared)  # pairs live in each item's own basis
+    taught, _ = model.learned(everyone, *later, shared)  # pairs live in each item's own basis
     values, vectors = torch.linalg.eigh(expected - 0.3 * unit)
     updated = textbook(values, vectors, [(everyone, *later)], pull)
     v = normal(B, S, seed=31)
@@ -129,7 +129,7 @@ def test_plain_takes_the_scale_of_the_pairs_alone():
     model, everyone = SecantModel.fresh(first, shared, 4, own_bases=False), torch.ones(B, dtype=torch.bool)
     seen = [(everyone, *pair) for pair in pairs(3, 8)]
     for _, step, bend in seen:
-        model = model.learned(everyone, step, bend, shared)
+        model, _ = model.learned(everyone, step, bend, shared)
     hessian = shared @ torch.diag_embed(first) @ shared.mT
     scale = scale_of(hessian, seen)
     assert ((scale > 0.25) & (scale < 1)).any(), "neither bound hides the scale"
@@ -149,8 +149,41 @@ def test_single_precision_with_a_full_memory():
     zero = torch.zeros(items)
     for _ in range(2 * memory):
         step = torch.randn(items, size, generator=generator)
-        model = model.learned(torch.ones(items, dtype=torch.bool), step, step @ matrix, shared)
+        model, _ = model.learned(torch.ones(items, dtype=torch.bool), step, step @ matrix, shared)
     torch.testing.assert_close(-model.newton(step @ matrix, zero, shared), step, rtol=0.02, atol=0.02)
     torch.testing.assert_close(model.hessian(zero, shared)(step), step @ matrix, rtol=0.02, atol=0.2)
     gradient = torch.randn(items, size, generator=generator)
     assert ((model.newton(gradient, zero, shared) * gradient).sum(1) < 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64], ids=str)
+@pytest.mark.parametrize("broken", ["nan", "inf", "flat", "bent back", "overflow"])
+def test_a_pair_that_would_spoil_the_model_is_left_out_for_its_item_alone(broken, dtype):
+    shared, first = orthogonal(3).to(dtype), first_values(4).to(dtype)
+    model, everyone = SecantModel.fresh(first, shared, 4, own_bases=False), torch.ones(B, dtype=torch.bool)
+    (step, bend), (step2, bend2) = ((s.to(dtype), y.to(dtype)) for s, y in pairs(2, 8))
+    model, taught = model.learned(everyone, step, bend, shared)
+    assert taught.all()
+    bend2[1] = {
+        "nan": torch.full((S,), torch.nan),
+        "inf": torch.full((S,), torch.inf),
+        "flat": bend2[1] - step2[1] * (step2[1] @ bend2[1]) / (step2[1] @ step2[1]),  # up to rounding
+        "bent back": -bend2[1],
+        "overflow": 0.9 * torch.finfo(dtype).max * torch.sign(step2[1]),
+    }[broken].to(dtype)
+    whole, taught = model.learned(everyone, step2, bend2, shared)
+    assert taught.tolist() == [True, False, True]
+    assert torch.equal(whole.steps[1], model.steps[1]) and torch.equal(whole.bends[1], model.bends[1])
+    direction = whole.newton(normal(B, S).to(dtype), torch.zeros(B, dtype=dtype), shared)
+    assert direction.isfinite().all()
+    torch.testing.assert_close(
+        whole.newton(bend2, torch.zeros(B, dtype=dtype), shared)[::2], -step2[::2], rtol=1e-4, atol=1e-4
+    )
+
+
+def test_a_first_hessian_that_underflowed_leaves_its_item_alone():
+    shared, first = orthogonal(3), first_values(4)
+    model = SecantModel.fresh(first, shared, 4, own_bases=True)
+    after = model.replaced(torch.tensor([0, 2]), torch.stack([torch.zeros(S, S), torch.eye(S)]).to(F64), 1e-3)
+    assert torch.equal(after.first[:2], first[:2])
+    torch.testing.assert_close(after.first[2], torch.full((S,), 1.001, dtype=F64))

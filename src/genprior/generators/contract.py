@@ -221,6 +221,11 @@ class Generator:
             self._known["vectors"] = vectors.to(metric)
         return self._known["values"], self._known["vectors"]
 
+    @property
+    def given_metric(self) -> Tensor | None:
+        """The metric that came with the generator, if one did."""
+        return self._given.get("metric")
+
     def forget(self) -> None:
         """Drop what was estimated (the metric): for measurements in which everybody pays for what they use."""
         self._known.clear()

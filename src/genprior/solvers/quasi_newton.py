@@ -113,8 +113,8 @@ class QuasiNewton(Solver):
 
     *The pull* ``c/2 |z - centre|^2`` towards the generator's law keeps the first iterates where the generator was trained, and
     its curvature is moderate. At a typical latent it is first worth ``ridge/2`` times the energy; it falls with the power 1.3
-    of the energy, at least by 8% a step (20% once steps gain less than 1%, 70% where phi is at its minimum), and ends at
-    zero: it bends the way, not the answer.
+    of the share of the energy that is left, or of a number that falls by 8% a step (20% once steps gain less than 1%, 70%
+    where phi is at its minimum), whichever is less, and ends at zero: it bends the way, not the answer.
 
     One iteration is one trial of the line search: one forward and one backward pass.
 
@@ -290,10 +290,8 @@ class QuasiNewton(Solver):
         step = z - s.base_z
         bend = gradient - s.base_pull
         long = _batch.norm(step) > torch.finfo(step.dtype).eps ** 0.75 * _batch.norm(z)  # shorter ones are rounding
-        level = torch.where(accepted, 10 * torch.finfo(step.dtype).eps, _CLEAR_BEND)  # rounding alone gives the former
-        along = _batch.dot(step, bend)
-        curved = torch.isfinite(along) & (along > level * _batch.norm(step) * _batch.norm(bend))
-        taught = ~moved & (s.k > 0) & long & curved
+        clear = accepted | (_batch.dot(step, bend) > _CLEAR_BEND * _batch.norm(step) * _batch.norm(bend))
+        model, taught = s.model.learned(~moved & (s.k > 0) & long & clear, step, bend, self._basis(problem))
         take = accepted[:, None]
         energy = torch.where(accepted, s.energy, s.base_energy)
         slow = ~moved & (s.base_energy - energy < _SLOW * s.base_energy.abs())  # a moved dual is another function
@@ -302,7 +300,7 @@ class QuasiNewton(Solver):
         share = torch.where(accepted & (s.k > 0), decay.to(s.share) * s.share, s.share)
         learned = replace(
             s,
-            model=s.model.learned(taught, step, bend, self._basis(problem)),
+            model=model,
             stretch=torch.where(accepted, self._stretch(s, step, pull, long), s.stretch),
             base_z=torch.where(take, z, s.base_z),
             base_x=torch.where(_batch.spread(accepted, s.x), s.x, s.base_x),
@@ -340,9 +338,10 @@ class QuasiNewton(Solver):
 
     def _ridge(self, problem: Problem, s: QuasiNewtonState, energy: Tensor, share: Tensor) -> Tensor:
         """The weight of the pull: falls with the energy and with the steps, and ends."""
-        left = torch.minimum(_batch.ratio(energy.abs(), s.first_energy), share)
+        left = torch.minimum(_batch.ratio(energy.clamp_min(0), s.first_energy), share)
         unit = s.base_z.shape[1] * problem.generator.spread**2
-        return torch.where(share > _RIDGE_END, self.ridge / unit * s.first_energy * left**_RIDGE_POWER, 0.0)
+        weight = self.ridge / unit * s.first_energy * left**_RIDGE_POWER
+        return torch.where((share > _RIDGE_END) & weight.isfinite(), weight, 0.0)
 
     def _own_curvature(self, problem: Problem, s: QuasiNewtonState) -> Tensor:
         """Second derivative of what the function adds in z by itself: the pull, and H where it is quadratic."""

@@ -13,6 +13,8 @@ from genprior import _batch
 _DOUBT = 5
 """Pairs after which the first Hessian takes half of the scale that they measured, on a logarithmic scale."""
 _LEAST_SCALE = 0.25
+_CLEAR = 10
+"""Least cosine between a step and its bend, in units of rounding."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +53,23 @@ class SecantModel:
 
     # -- learning ----------------------------------------------------------------------------------------------------
 
-    def learned(self, where: Tensor, step: Tensor, bend: Tensor, shared: Tensor) -> SecantModel:
-        """Add a pair, for the items in ``where``; the oldest makes room for it. ``<step, bend>`` must be positive there."""
+    def learned(self, where: Tensor, step: Tensor, bend: Tensor, shared: Tensor) -> tuple[SecantModel, Tensor]:
+        """Add a pair, for the items in ``where``, and tell for which it was; the oldest makes room for it.
+
+        A pair whose ``<step, bend>``, as stored, is not finite or not above rounding would spoil the model: it is left out.
+        """
         length = _batch.norm(step).clamp_min(torch.finfo(step.dtype).tiny)[:, None]
-        pick = where[:, None, None]
-        new = [self._inwards(v / length, shared)[:, None] for v in (step, bend)]
-        return replace(
+        s, y = (self._inwards(v / length, shared) for v in (step, bend))
+        along = _batch.dot(s, y)
+        least = _CLEAR * torch.finfo(along.dtype).eps * _batch.norm(s) * _batch.norm(y)
+        taught = where & torch.isfinite(along) & (along > least)
+        pick = taught[:, None, None]
+        model = replace(
             self,
-            steps=torch.where(pick, torch.cat([self.steps[:, 1:], new[0]], dim=1), self.steps),
-            bends=torch.where(pick, torch.cat([self.bends[:, 1:], new[1]], dim=1), self.bends),
+            steps=torch.where(pick, torch.cat([self.steps[:, 1:], s[:, None]], dim=1), self.steps),
+            bends=torch.where(pick, torch.cat([self.bends[:, 1:], y[:, None]], dim=1), self.bends),
         )
+        return model, taught
 
     def scaled(self, factor: Tensor) -> SecantModel:
         """The model of ``factor`` times the function, per item."""
@@ -77,11 +86,14 @@ class SecantModel:
         )
 
     def replaced(self, index: Tensor, matrices: Tensor, floor: float) -> SecantModel:
-        """Other first Hessians, without pairs, for the items in ``index``; one that is not finite leaves its item alone.
+        """Other first Hessians, without pairs, for the items in ``index``.
 
-        Eigenvalues are raised by ``floor`` times the largest one. Needs bases per item.
+        One that is not finite, or so small that it has underflowed, leaves its item alone. Eigenvalues are raised by ``floor``
+        times the largest one. Needs bases per item.
         """
-        whole = torch.isfinite(matrices).flatten(1).all(dim=1)
+        precision = torch.finfo(matrices.dtype)
+        clear = matrices.diagonal(dim1=1, dim2=2).amax(dim=1) > precision.tiny / precision.eps
+        whole = clear & torch.isfinite(matrices).flatten(1).all(dim=1)
         index, matrices = index[whole], matrices[whole]
         values, vectors = torch.linalg.eigh(matrices.cpu().double())  # small, and not every device has float64
         values = (values.clamp_min(0) + floor * values[:, -1:]).clamp_min(torch.finfo(matrices.dtype).tiny)
