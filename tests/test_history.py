@@ -18,8 +18,11 @@ COLUMNS = ("step", "seconds", "forwards", "backwards", "objective", "gap", "stat
 def feed(recorder, step, rows=(0, 1), final=False):
     index = torch.tensor(rows)
     values = tuple(100.0 * step + index.double() + 0.1 * k for k in range(4))
-    if final or recorder.wants(step):
-        recorder.record((step, 0.5 * step, step + 1, step), index, values, final)
+    counts = (step, 0.5 * step, step + 1, step)
+    if final:
+        recorder.end(counts, index, values)
+    elif recorder.wants(step):
+        recorder.record(counts, index, values)
 
 
 def steps_of(recorder, item=0):

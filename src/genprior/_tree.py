@@ -49,7 +49,7 @@ def unpack(template: T, packed: dict[str, Tensor], prefix: str) -> T:
     numbers = iter(range(len(_leaves(template))))
 
     def tensor(leaf: Tensor) -> Tensor:
-        return packed[f"{prefix}.{next(numbers)}"].to(leaf)
+        return packed[f"{prefix}.{next(numbers)}"].to(leaf, copy=True)  # memory aligned as it was: bits depend on it
 
     def evaluation(leaf: Evaluation) -> Evaluation:
         start = f"{prefix}.{next(numbers)}."

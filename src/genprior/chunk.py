@@ -124,11 +124,15 @@ class Chunk:
         """Roll back what broke, retire what is done."""
         self.rows = self.rows.measured(self.problem, self.solver, self.step)
         broken = self.rows.broken(self.solver)
+        stalled = self.rows.stalled(self.step, self.options.patience)
+        converged = self.rows.converged(self.options.tolerance)
+        goes_on = isinstance(verdict, int) and not verdict and self._survivors() is None
+        if goes_on and not bool((broken | stalled | converged).any()):
+            return
         hopeless = broken & (self.rows.rollbacks >= _MOST_ROLLBACKS)
         codes = torch.zeros_like(self.rows.index) + verdict
-        stalled = self.rows.stalled(self.step, self.options.patience) & ~broken
-        codes[stalled & (codes == 0)] = int(Status.STALLED)
-        codes[self.rows.converged(self.options.tolerance) & ~broken] = int(Status.CONVERGED)
+        codes[stalled & ~broken & (codes == 0)] = int(Status.STALLED)
+        codes[converged & ~broken] = int(Status.CONVERGED)
         codes[hopeless] = int(Status.DIVERGED)
         codes[self._culled() & (codes == 0)] = int(Status.CULLED)
         mend = broken & (codes == 0)
@@ -251,14 +255,14 @@ class Chunk:
         """Note the rows in the history; residuals only where they were measured."""
         if self.recorder.wants(self.step):
             rows = self.rows
-            residuals = (rows.gap, rows.stationarity) if measured else (torch.full_like(rows.gap, torch.nan),) * 2
+            residuals = (rows.gap, rows.stationarity) if measured else (None, None)
             values = (rows.state.objective, *residuals, rows.state.rho)
-            self.recorder.record(self._counts(), rows.index, values, final=False)
+            self.recorder.record(self._counts(), rows.index, values)
 
     def _record_ends(self, leaving: Tensor) -> None:
         rows = self.rows
         values = tuple(value[leaving] for value in (rows.state.objective, rows.gap, rows.stationarity, rows.state.rho))
-        self.recorder.record(self._counts(), rows.index[leaving], values, final=True)
+        self.recorder.end(self._counts(), rows.index[leaving], values)
 
     def _counts(self) -> tuple[int, float, int, int]:
         return self.step, self.clock.seconds, self.forwards, self.backwards

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -70,7 +70,7 @@ class Recorder:
     unit: int = 1
     """Steps between two measurements of the residuals: thinned records keep to these steps."""
     stride: int = 1
-    records: list[tuple[Counts, Tensor, tuple[Tensor, ...]]] = field(default_factory=list)
+    records: list[tuple[Counts, Tensor, Sequence[Tensor | None]]] = field(default_factory=list)
     ends: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
@@ -80,14 +80,15 @@ class Recorder:
         """Whether this step is to be recorded: a resumed run comes by the step at which it was stored a second time."""
         return step % self.stride == 0 and (not self.records or self.records[-1][0][0] < step)
 
-    def record(self, counts: Counts, rows: Tensor, values: tuple[Tensor, ...], final: bool) -> None:
-        """Note the values of the rows that are running; ``final`` ones are the rows' last and are never thinned away."""
-        if final:
-            columns = torch.stack(values, dim=1).cpu().double()  # not every device has float64
-            self.ends[rows.cpu()] = torch.cat(
-                [torch.tensor(counts, dtype=torch.float64, device="cpu").expand(len(rows), -1), columns], 1
-            )
-            return
+    def end(self, counts: Counts, rows: Tensor, values: tuple[Tensor, ...]) -> None:
+        """Note the last values of rows, which are never thinned away."""
+        columns = torch.stack(values, dim=1).cpu().double()  # not every device has float64
+        self.ends[rows.cpu()] = torch.cat(
+            [torch.tensor(counts, dtype=torch.float64, device="cpu").expand(len(rows), -1), columns], 1
+        )
+
+    def record(self, counts: Counts, rows: Tensor, values: Sequence[Tensor | None]) -> None:
+        """Note the values of the rows that are running; None where a column was not measured."""
         self.records.append((counts, rows, values))
         while len(self.records) > self.capacity:
             self.stride = self.unit if self.stride < self.unit else 2 * self.stride
@@ -104,8 +105,12 @@ class Recorder:
         for rows, first, last in self._stretches():
             index = rows.cpu()
             for column in range(len(VALUES)):
-                stacked = torch.stack([entry[2][column] for entry in self.records[first:last]])
-                values[first:last, index, column] = stacked.cpu().double()
+                entries = [(place, self.records[place][2][column]) for place in range(first, last)]
+                known = [(place, entry) for place, entry in entries if entry is not None]
+                if known:
+                    places = torch.tensor([place for place, _ in known], device="cpu")
+                    stacked = torch.stack([entry for _, entry in known]).cpu().double()
+                    values[places[:, None], index[None], column] = stacked
             present[first:last, index] = True
         return Panel(counts, values, present, self.ends)
 

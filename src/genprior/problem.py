@@ -80,10 +80,10 @@ class Problem:
         self._check_values("on_latent", self.on_latent, generator.latent_shape)
         warn_out_of_range(generator.signal_range, self.loss, self.on_signal)
 
-    def recounted(self) -> Problem:
-        """The same problem with a generator that counts its passes from zero."""
+    def prepared(self) -> Problem:
+        """The same problem for one run, with a generator that is made ready for it and counts its passes from zero."""
         other = copy.copy(self)
-        other.generator = self.generator.recounted()
+        other.generator = self.generator.prepared()
         return other
 
     def rows(self, index: Tensor) -> Problem:

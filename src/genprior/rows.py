@@ -36,14 +36,18 @@ class Best:
     def updated(self, state: State) -> Best:
         """With the items of ``state`` that are better."""
         better = _ahead(state, self)
-        if better.device.type == "cpu":  # a look at the mask costs nothing here, and mostly spares the copies
-            count = int(better.sum())
-            if count == len(better):
+        if better.is_cpu:  # a look at the mask costs nothing here, and mostly spares the copies
+            if better.all():
                 return Best.of(state)
-            if count == 0:
+            if not better.any():
                 return self
+        score = torch.where(better, state.score, self.score)
         return Best(
-            *(_where(better, new, old) for new, old in zip(_fields(Best.of(state)), _fields(self), strict=True))
+            score,
+            score if _never_forbidden(state) else torch.where(better, state.objective, self.objective),
+            _where(better, state.z, self.z),
+            _where(better, state.x, self.x),
+            _where(better, state.w, self.w),
         )
 
 
@@ -95,7 +99,7 @@ class Rows:
         return cls(
             index=torch.arange(len(z), device=z.device),
             state=state,
-            best=Best.of(state),
+            best=replace(Best.of(state), score=torch.where(state.score.isnan(), torch.inf, state.score)),
             marks=Marks(state.score, torch.full_like(zero, torch.inf), torch.zeros_like(zero, dtype=torch.long)),
             gap=zero,
             stationarity=torch.full_like(zero, torch.inf),
@@ -109,7 +113,10 @@ class Rows:
     def advanced(self, problem: Problem, solver: Solver) -> Rows:
         """One step, and the best iterate."""
         state = solver.step(problem, self.state)
-        return replace(self, state=state, best=self.best.updated(state))
+        best = self.best.updated(state)
+        return Rows(  # in full: dataclasses.replace takes several times as long, and this is every step
+            self.index, state, best, self.marks, self.gap, self.stationarity, self.size, self.rollbacks
+        )
 
     def measured(self, problem: Problem, solver: Solver, step: int) -> Rows:
         """With residuals measured and progress noted."""
@@ -120,8 +127,8 @@ class Rows:
     def broken(self, solver: Solver) -> Tensor:
         """Rows whose iterate is not finite or has exploded. One that was never feasible has not."""
         score = solver.standing(self.state)
-        outside = (score == torch.inf) & (self.best.score == torch.inf) & torch.isfinite(_batch.norm(self.state.x))
-        finite = (outside | torch.isfinite(score)) & torch.isfinite(self.gap) & ~torch.isnan(self.stationarity)
+        outside = (score == torch.inf) & (self.best.score == torch.inf) & _finite(_batch.norm(self.state.x))
+        finite = (outside | _finite(score)) & _finite(self.gap) & ~self.stationarity.isnan()
         return ~finite | (score > self.best.score + _EXPLOSION * self.size)
 
     def rolled_back(self, problem: Problem, solver: Solver, broken: Tensor, step: int) -> Rows:
@@ -209,8 +216,15 @@ def _order(score: Tensor, objective: Tensor, restarts: int) -> Tensor:
 def _ahead(state: State, best: Best) -> Tensor:
     """Where the iterate is better: by score, but never an infeasible one before a feasible one, whatever its score."""
     lower = state.score < best.score
+    if _never_forbidden(state):
+        return lower & (state.score > -torch.inf)
     feasible = _finite(state.objective)
     return torch.where(feasible == _finite(best.objective), lower, feasible)
+
+
+def _never_forbidden(state: State) -> bool:
+    """Whether no term forbids points, so that the score is the objective, now and at the best iterate."""
+    return state.score is state.objective
 
 
 def _finite(values: Tensor) -> Tensor:
@@ -219,8 +233,4 @@ def _finite(values: Tensor) -> Tensor:
 
 
 def _where(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    return torch.where(mask if new.ndim == 1 else torch.as_tensor(_batch.spread(mask, new)), new, old)
-
-
-def _fields(best: Best) -> tuple[Tensor, ...]:
-    return best.score, best.objective, best.z, best.x, best.w
+    return torch.where(_batch.spread(mask, new), new, old)

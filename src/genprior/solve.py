@@ -120,7 +120,7 @@ def solve(
         check_every=_validate.whole("check_every", check_every),
         callbacks=tuple(callbacks),
     )
-    counted = problem.recounted()
+    counted = problem.prepared()
     with torch.inference_mode(False), torch.no_grad():
         starts = _starts(problem, z0, options.restarts, seed)
         items = len(starts) // options.restarts

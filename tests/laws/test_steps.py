@@ -312,7 +312,7 @@ def linearized(rule, term, scale=ONE):
     w, lam, x = (random(B, S, seed=seed) for seed in (71, 72, 73))
     rho = torch.tensor([0.3, 1.0, 4.0], dtype=F64)
     residual = problem.loss.evaluate(x)[1]
-    new, _ = rule(problem, Split(w, lam, x, residual, rho, ONE, scale, 1.0), rule.start(problem, x, residual))
+    new, _, _ = rule(problem, Split(w, lam, x, residual, rho, ONE, scale, 1.0), rule.start(problem, x, residual))
     norm = rule.residual(problem, w, lam, rho, rho)
     return new.numpy(), norm.numpy(), [t.numpy() for t in (y, w, lam, x, rho)]
 

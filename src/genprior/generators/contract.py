@@ -19,6 +19,7 @@ from genprior.generators.faster import quick_copy
 from genprior.generators.jacobian import Linearised, OnlyGradients, jacobian, pushed
 from genprior.generators.laws import Law, Normal
 from genprior.generators.metric import mean_gram
+from genprior.generators.packed import packed_copy
 
 _STILL = 1e-30
 """Directions of the metric below this do not move the signal."""
@@ -95,8 +96,11 @@ class Generator:
     def __call__(self, z: Tensor) -> Tensor:
         """``G(z)``: one forward pass, differentiable with respect to ``z``."""
         self._check_latent(z)
-        with _persons_code(z):
+        try:
             x = self._run(z)
+        except Exception:
+            with _persons_code(z):
+                raise
         self.forwards += 1
         if not isinstance(x, Tensor):
             raise TypeError(
@@ -144,6 +148,13 @@ class Generator:
         """The same generator with pass counts of its own, from zero."""
         other = copy.copy(self)
         other.forwards = other.backwards = 0
+        return other
+
+    def prepared(self) -> Generator:
+        """The same generator for one run, in which its weights stay: counts from zero, large linear layers packed."""
+        other = self.recounted()
+        if other._run is other.module:
+            other._run = packed_copy(self.module)
         return other
 
     def with_module(self, module: nn.Module) -> Generator:

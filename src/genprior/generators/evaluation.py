@@ -88,11 +88,11 @@ class Evaluation:
     def restored(self, tensors: dict[str, Tensor]) -> Evaluation:
         """The evaluation that ``tensors`` describe (one forward pass)."""
         place = self._points
-        points = tensors["points"].to(place)
+        points = tensors["points"].to(place, copy=True)  # memory aligned as it was: bits depend on it
         chosen = tensors["chosen"].to(place.device)
         whole = torch.equal(chosen, torch.arange(len(points), device=place.device))
         part = Evaluation(self._generator, points, None if whole else chosen)
-        part.x = tensors["value"].to(place)
+        part.x = tensors["value"].to(place, copy=True)
         if bool(tensors["owes_forward"]):
             part._tape = None
         return part

@@ -84,10 +84,10 @@ def _is_pair(traced: fx.GraphModule, node: fx.Node, calls: Counter[object]) -> b
     alone = calls[before.target] == 1 and calls[node.target] == 1
     layer = _part(traced, before)
     grouped = isinstance(layer, _ConvTransposeNd) and layer.groups > 1
-    return alone and isinstance(layer, nn.Linear | _ConvNd) and not grouped and not _hooked(layer)
+    return alone and isinstance(layer, nn.Linear | _ConvNd) and not grouped and not is_hooked(layer)
 
 
-def _hooked(layer: nn.Module) -> bool:
+def is_hooked(layer: nn.Module) -> bool:
     """Hooks see layers; weight norm and its like are hooks or parametrizations."""
     hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks)
     return any(hooks) or hasattr(layer, "parametrizations")

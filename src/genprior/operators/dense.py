@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from genprior import _validate
 from genprior._batch import PerItem
+from genprior._product import Product
 from genprior.operators.base import Operator, RowForm, is_wider
 
 
@@ -19,16 +20,22 @@ class _Factors:
     """Eigenvectors of the smaller Gram matrix, as the resolvent needs them.
 
     ``wide`` (m <= d): ``A A^T = U diag(values) U^T``, ``basis = U``, ``rows = U^T A``. Otherwise
-    ``A^T A = V diag(values) V^T``, ``basis = V``, ``rows = V^T``. ``rows_t`` is the transpose of ``rows``, contiguous.
+    ``A^T A = V diag(values) V^T``, ``basis = V``, ``rows = V^T``. ``onto`` multiplies signals with the rows, ``back``
+    gives combinations of the rows.
     """
 
     values: Tensor
     basis: Tensor
     rows: Tensor
-    rows_t: Tensor
+    onto: Product = field(init=False)
+    back: Product = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "onto", Product(self.rows.mT))
+        object.__setattr__(self, "back", Product(self.rows))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> _Factors:
-        return _Factors(change(self.values), change(self.basis), change(self.rows), change(self.rows_t))
+        return _Factors(change(self.values), change(self.basis), change(self.rows))
 
 
 class Dense(Operator):
@@ -40,7 +47,7 @@ class Dense(Operator):
         (A^T A + rho I)^-1 v = (v - A'^T (S^2 + rho)^-1 A' v) / rho,
 
     for m > d, ``A^T A = V S^2 V^T`` gives ``V (S^2 + rho)^-1 V^T v``. No singular value is divided by, and no d x d
-    matrix is made when m < d. Both layouts of each matrix are kept: products with a contiguous right factor are faster.
+    matrix is made when m < d. On a CPU the rows ``A'`` are kept packed for both products, see `Product`.
 
     Parameters
     ----------
@@ -71,7 +78,7 @@ class Dense(Operator):
         self.batch = matrix.shape[0] if matrix.ndim == 3 else None
         self.device, self.dtype = matrix.device, matrix.dtype
         self.matrix = matrix.detach().clone(memory_format=torch.contiguous_format)  # the caller may change theirs
-        self._matrix_t = self.matrix.mT.contiguous()
+        self._onto, self._back = Product(self.matrix.mT), Product(self.matrix)
         self._wide = m <= d
         self._factors: _Factors | None = None
         self._source: tuple[Dense, Tensor] | None = None
@@ -87,10 +94,10 @@ class Dense(Operator):
             return None
         factors = self._factorise()
         return RowForm(
-            forward=lambda x: _times(x.reshape(len(x), -1), factors.rows_t),
-            adjoint=lambda y: self._signals(_times(y, factors.rows)),
+            forward=lambda x: factors.onto(x.reshape(len(x), -1)),
+            adjoint=lambda y: self._signals(factors.back(y)),
             gram=factors.values,
-            rotate=lambda y: _times(y, factors.basis),
+            rotate=Product(factors.basis),
         )
 
     def rows(self, index: Tensor) -> Operator:
@@ -105,17 +112,17 @@ class Dense(Operator):
         return self.matrix.clone()
 
     def _forward(self, x: Tensor) -> Tensor:
-        return _times(x.reshape(len(x), -1), self._matrix_t)
+        return self._onto(x.reshape(len(x), -1))
 
     def _adjoint(self, y: Tensor) -> Tensor:
-        return self._signals(_times(y, self.matrix))
+        return self._signals(self._back(y))
 
     def _resolvent(self, v: Tensor, rho: PerItem, start: Tensor | None) -> Tensor:
         factors = self._factorise()
         rho = rho.reshape(-1, 1) if isinstance(rho, Tensor) else rho
         flat = v.reshape(len(v), -1)
-        inner = _times(flat, factors.rows_t) / (factors.values + rho)
-        outer = _times(inner, factors.rows)
+        inner = factors.onto(flat) / (factors.values + rho)
+        outer = factors.back(inner)
         return self._signals((flat - outer) / rho if self._wide else outer)
 
     def _gram_bounds(self) -> tuple[Tensor, Tensor]:
@@ -125,7 +132,8 @@ class Dense(Operator):
         return (smallest if full else torch.zeros_like(largest)), largest
 
     def _map_tensors(self, change: Callable[[Tensor], Tensor]) -> None:
-        old, self.matrix, self._matrix_t = self.matrix.dtype, change(self.matrix), change(self._matrix_t)
+        old, self.matrix = self.matrix.dtype, change(self.matrix)
+        self._onto, self._back = Product(self.matrix.mT), Product(self.matrix)
         keeps = self._factors is not None and not is_wider(self.matrix.dtype, old)
         self._factors = self._factors.map(change) if keeps and self._factors is not None else None
         self._source = None
@@ -185,11 +193,6 @@ class Gaussian(Dense):
         return f"Gaussian({self.matrix.shape[0]}, {self.signal_shape}, seed={self.seed})"
 
 
-def _times(x: Tensor, matrix: Tensor) -> Tensor:
-    """``x @ matrix`` row by row, with one matrix or one for each row."""
-    return x @ matrix if matrix.ndim == 2 else (x[:, None] @ matrix)[:, 0]
-
-
 def _factors_of(matrix: Tensor) -> _Factors:
     """Factorise in float64, on the CPU where the device has no float64."""
     exact = (matrix.cpu() if matrix.device.type == "mps" else matrix).double()
@@ -197,4 +200,4 @@ def _factors_of(matrix: Tensor) -> _Factors:
     values, basis = torch.linalg.eigh(exact @ exact.mT if wide else exact.mT @ exact)
     rows = (basis.mT @ exact if wide else basis.mT).to(matrix)
     basis = basis.to(matrix).contiguous()
-    return _Factors(values.clamp(min=0).to(matrix), basis, rows.contiguous(), rows.mT.contiguous())
+    return _Factors(values.clamp(min=0).to(matrix), basis, rows.contiguous())

@@ -111,13 +111,12 @@ class ADMM(Solver):
         point = problem.evaluate(at.x, at.z)
 
         split = Split(s.w, s.lam, at.x, point.residual, rho, s.sigma, s.scale, s.first_rho)
-        w, w_memory = self.w_step(problem, split, s.w_memory)
-        r = w - at.x
+        w, r, w_memory = self.w_step(problem, split, s.w_memory)
         gap = _batch.norm(r)
         progress = duals.Progress(gap, torch.maximum(s.extent, _batch.norm(w)), k, rho, s.first_rho)
         sigma, dual_memory = self.dual(progress, s.dual_memory)
         sigma = s.scale * sigma
-        common = following(s, at, point, pull, problem.generator.spread) | {"w": w, "rho": rho}
+        common = following(s, at, point, pull, problem.generator.spread, k) | {"w": w, "rho": rho}
         return ADMMState(
             **judged_where(exact, common, s),
             r=r,

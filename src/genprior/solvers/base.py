@@ -115,9 +115,11 @@ class Pull:
         return cls(gradient, force, ratio, remembered(state.kappa, ratio))
 
 
-def following(s: State, at: Evaluation, point: Point, pull: Pull, spread: float) -> dict[str, Any]:
-    """The common fields after a step from ``s`` to ``at`` that used ``pull``."""
-    k, moved = s.k + 1, _batch.norm(at.x - s.x)
+def following(
+    s: State, at: Evaluation, point: Point, pull: Pull, spread: float, k: Tensor | None = None
+) -> dict[str, Any]:
+    """The common fields after a step from ``s`` to ``at`` that used ``pull``; ``k`` where it is known: ``s.k + 1``."""
+    k, moved = s.k + 1 if k is None else k, _batch.norm(at.x - s.x)
     secant = move_ratio(moved, at.z - s.z, spread)
     return {
         "at": at,

@@ -50,8 +50,7 @@ def look(problem: Problem, x: Tensor, point: Point, old: Sight | None, lam: Tens
     start, memory = (x, _W_STEP.start(problem, x, point.residual)) if old is None else (old.w, old.w_memory)
     one = torch.ones_like(rho)
     split = Split(start, lam, x, point.residual, rho, rho, one, 1.0)
-    w, memory = _W_STEP(problem, split, memory)
-    r = w - x
+    w, r, memory = _W_STEP(problem, split, memory)
     energy = problem.loss(w) + problem.on_signal(w) + _batch.dot(lam, r) + 0.5 * rho * _batch.square(r)
     return Sight(energy, torch.addcmul(lam, _batch.spread(rho, r), r).neg_(), w, r, memory)
 

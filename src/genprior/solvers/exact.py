@@ -52,6 +52,20 @@ class Split(NamedTuple):
     """The penalty before any scale: step lengths given by the user belong to it."""
 
 
+class Stepped(NamedTuple):
+    """Where a w step arrived."""
+
+    w: Tensor
+    r: Tensor
+    """``w - x``."""
+    memory: Memory
+
+
+def arrived(w: Tensor, at: Split, memory: Memory) -> Stepped:
+    """For methods that find w itself."""
+    return Stepped(w, w - at.x, memory)
+
+
 class Method(ABC):
     """One way of taking the exact w step."""
 
@@ -60,7 +74,7 @@ class Method(ABC):
         return {}
 
     @abstractmethod
-    def __call__(self, problem: Problem, at: Split, memory: Memory) -> tuple[Tensor, Memory]:
+    def __call__(self, problem: Problem, at: Split, memory: Memory) -> Stepped:
         """The minimiser and the new memory."""
 
     @abstractmethod
@@ -91,24 +105,25 @@ def _least_squares(problem: Problem) -> LeastSquares:
 class OrthogonalRows(Method):
     """Least squares with ``A A^T = diag(g)`` and R = 0.
 
-    With ``e = A x - y`` known from the objective at x::
+    With ``A x - y`` known from the objective at x::
 
-        p = (e + eta) / (g + rho),      w = x - A^T p.
+        p = (eta - (A x - y)) / (g + rho),      w = x + A^T p.
 
-    Here ``lam = A^T eta``: lam starts at 0, and every dual step adds ``sigma (w - x) = -sigma A^T p`` to it.
+    Here ``lam = -A^T eta``: lam starts at 0, and every dual step adds ``sigma (w - x) = sigma A^T p`` to it.
     """
 
     def start(self, problem: Problem, x: Tensor, residual: Tensor) -> Memory:
         """Both are zero, as lam is."""
         return {"eta": torch.zeros_like(residual), "p": torch.zeros_like(residual)}
 
-    def __call__(self, problem: Problem, at: Split, memory: Memory) -> tuple[Tensor, Memory]:
+    def __call__(self, problem: Problem, at: Split, memory: Memory) -> Stepped:
         """One application of A^T."""
         form = cast(RowForm, _least_squares(problem).form)
         e = at.residual
         eta = torch.addcmul(memory["eta"], memory["p"], _batch.spread(at.sigma, e), value=-1)
-        p = (e + eta) / (form.gram + _batch.spread(at.rho, e))
-        return at.x - form.adjoint(p), {"eta": eta, "p": p}
+        p = (eta - e).div_(form.gram + _batch.spread(at.rho, e))
+        r = form.adjoint(p)
+        return Stepped(at.x + r, r, {"eta": eta, "p": p})
 
     def name(self, problem: Problem) -> str:
         """For people."""
@@ -122,11 +137,11 @@ class Resolvent(Method):
         """The constant ``A^T y``."""
         return {"backprojection": _least_squares(problem).backprojection()}
 
-    def __call__(self, problem: Problem, at: Split, memory: Memory) -> tuple[Tensor, Memory]:
+    def __call__(self, problem: Problem, at: Split, memory: Memory) -> Stepped:
         """One resolvent, warm-started at the old w where it is iterative."""
         c, centre = problem.on_signal.as_quadratic() or (0.0, 0.0)
         v = memory["backprojection"] - at.lam + _batch.spread(at.rho, at.x) * at.x + _batch.spread(c, at.x) * centre
-        return _least_squares(problem).operator.resolvent(v, at.rho + c, start=at.w), memory
+        return arrived(_least_squares(problem).operator.resolvent(v, at.rho + c, start=at.w), at, memory)
 
     def name(self, problem: Problem) -> str:
         """For people."""
@@ -136,15 +151,15 @@ class Resolvent(Method):
 class Prox(Method):
     """``L = gamma |w - y|^2``, gamma >= 0: ``w = prox_{R/c}((2 gamma y + rho x - lam)/c)`` with ``c = 2 gamma + rho``."""
 
-    def __call__(self, problem: Problem, at: Split, memory: Memory) -> tuple[Tensor, Memory]:
+    def __call__(self, problem: Problem, at: Split, memory: Memory) -> Stepped:
         """One prox of R."""
         loss = problem.loss
         pull = _batch.spread(at.rho, at.x) * at.x - at.lam
         if not isinstance(loss, SquaredDistance):
-            return problem.on_signal.prox(pull / _batch.spread(at.rho, pull), 1 / at.rho), memory
+            return arrived(problem.on_signal.prox(pull / _batch.spread(at.rho, pull), 1 / at.rho), at, memory)
         curvature = 2 * loss.weight + at.rho
         pull = pull + 2 * _batch.spread(loss.weight, pull) * loss.y
-        return problem.on_signal.prox(pull / _batch.spread(curvature, pull), 1 / curvature), memory
+        return arrived(problem.on_signal.prox(pull / _batch.spread(curvature, pull), 1 / curvature), at, memory)
 
     def name(self, problem: Problem) -> str:
         """For people."""
@@ -158,14 +173,14 @@ class DiagonalProx(Method):
         """The constant ``A^T y``."""
         return {"backprojection": _least_squares(problem).backprojection()}
 
-    def __call__(self, problem: Problem, at: Split, memory: Memory) -> tuple[Tensor, Memory]:
+    def __call__(self, problem: Problem, at: Split, memory: Memory) -> Stepped:
         """One prox of R."""
         loss = _least_squares(problem)
         pull = memory["backprojection"] - at.lam + _batch.spread(at.rho, at.x) * at.x
         if isinstance(loss.operator, Identity):
-            return problem.on_signal.prox(pull / _batch.spread(1 + at.rho, pull), 1 / (1 + at.rho)), memory
+            return arrived(problem.on_signal.prox(pull / _batch.spread(1 + at.rho, pull), 1 / (1 + at.rho)), at, memory)
         curvature = cast(RowForm, loss.form).gram + _batch.spread(at.rho, pull)
-        return problem.on_signal.prox(pull / curvature, (1 / curvature).expand_as(pull)), memory
+        return arrived(problem.on_signal.prox(pull / curvature, (1 / curvature).expand_as(pull)), at, memory)
 
     def name(self, problem: Problem) -> str:
         """For people."""
@@ -184,7 +199,7 @@ class Inner(Method):
         nu = problem.loss.curvature(x)[1]
         return {"inner_residual": torch.zeros_like(nu), "smoothness": nu}
 
-    def __call__(self, problem: Problem, at: Split, memory: Memory) -> tuple[Tensor, Memory]:
+    def __call__(self, problem: Problem, at: Split, memory: Memory) -> Stepped:
         """As many inner iterations as the tolerance needs."""
         solution = inner_proximal_gradient(
             problem,
@@ -196,7 +211,8 @@ class Inner(Method):
             tolerance=self.tolerance,
             max_iterations=self.max_iterations,
         )
-        return solution.w, {"inner_residual": solution.residual, "smoothness": solution.smoothness}
+        found = {"inner_residual": solution.residual, "smoothness": solution.smoothness}
+        return arrived(solution.w, at, found)
 
     def name(self, problem: Problem) -> str:
         """For people."""

@@ -109,7 +109,7 @@ class Doubling(Penalty):
     def __call__(self, k: Tensor, first: Tensor, last: Tensor, seen: Residuals) -> Tensor:
         """``2^scale rho`` for the scale that iteration ``k`` lies in."""
         ends, factors = _scales(self, k.dtype, k.device)
-        return first * factors[torch.bucketize(k, ends)]
+        return first * factors.index_select(0, torch.bucketize(k, ends))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from genprior import _batch, _validate
 from genprior.problem import Problem
-from genprior.solvers.exact import Memory, Split, choose
+from genprior.solvers.exact import Memory, Split, Stepped, arrived, choose
 from genprior.terms import Zero
 
 
@@ -21,7 +21,7 @@ class WStep(ABC):
         """What the rule remembers, per item."""
 
     @abstractmethod
-    def __call__(self, problem: Problem, at: Split, memory: Memory) -> tuple[Tensor, Memory]:
+    def __call__(self, problem: Problem, at: Split, memory: Memory) -> Stepped:
         """The new w and the new memory."""
 
     @abstractmethod
@@ -54,7 +54,7 @@ class Linearized(WStep):
         """Smoothness of L."""
         return {"smoothness": problem.loss.curvature(x)[1]}
 
-    def __call__(self, problem: Problem, at: Split, memory: Memory) -> tuple[Tensor, Memory]:
+    def __call__(self, problem: Problem, at: Split, memory: Memory) -> Stepped:
         """One proximal gradient step."""
         _, aux = problem.loss.evaluate(at.w)
         slope = problem.loss.gradient(at.w, aux) + at.lam
@@ -62,7 +62,7 @@ class Linearized(WStep):
         alpha = at.scale * (longest if self.alpha is None else self.alpha * at.first_rho / at.rho)
         ahead = at.w - _batch.spread(alpha, at.w) * (slope + _batch.spread(at.rho, at.w) * (at.w - at.x))
         w = ahead if isinstance(problem.on_signal, Zero) else problem.on_signal.prox(ahead, alpha)
-        return w, memory
+        return arrived(w, at, memory)
 
     def residual(self, problem: Problem, w: Tensor, lam: Tensor, drift: Tensor, rho: Tensor) -> Tensor:
         """As defined; it costs one evaluation of grad L and one prox of R, and no pass through G."""
@@ -95,7 +95,7 @@ class Exact(WStep):
         """What the chosen method remembers."""
         return choose(problem, self.tolerance, self.max_iterations).start(problem, x, residual)
 
-    def __call__(self, problem: Problem, at: Split, memory: Memory) -> tuple[Tensor, Memory]:
+    def __call__(self, problem: Problem, at: Split, memory: Memory) -> Stepped:
         """The minimiser."""
         return choose(problem, self.tolerance, self.max_iterations)(problem, at, memory)
 

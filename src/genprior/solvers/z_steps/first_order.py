@@ -128,7 +128,7 @@ def _check_step(step_size: float | None) -> None:
 def _length(step_size: float | None, move: Move) -> Tensor:
     if step_size is not None:
         return step_size * move.shrink
-    return torch.where(move.idle, 0.0, move.shrink / move.lipschitz)
+    return move.shrink / move.lipschitz * move.kappa.sign()  # idle ones stay: see Move.idle
 
 
 def _prox(term: Term, v: Tensor, step: Tensor) -> Tensor:

