@@ -14,7 +14,10 @@ from tests.laws.certified import CERTIFIED, ITEMS, LATENT, NONSMOOTH, SMOOTH, af
 
 CONSTANT = gp.duals.Constant()
 SOLVERS: dict[str, Callable[[], gp.Solver]] = {
-    "LinearizedADMM": lambda: gp.LinearizedADMM(rho=1.0, dual=gp.duals.Constant(0.3)),
+    "LinearizedADMM": gp.LinearizedADMM,
+    "LinearizedADMM gradient": lambda: gp.LinearizedADMM(
+        rho=1.0, z_step=gp.z_steps.Gradient(), dual=gp.duals.Constant(0.3)
+    ),
     "ExactADMM": lambda: gp.ExactADMM(rho=0.5, dual=CONSTANT),
     "ExactADMM momentum": lambda: gp.ExactADMM(z_step=gp.z_steps.Momentum(momentum=0.5), dual=CONSTANT),
     "ExactADMM Adam": lambda: gp.ExactADMM(

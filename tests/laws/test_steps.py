@@ -351,7 +351,7 @@ OTHER = {
     gp.w_steps.Linearized: {"alpha": 0.03},
     gp.w_steps.Exact: {"tolerance": 0.3, "max_iterations": 1},
     gp.duals.Paper: {"sigma": 0.9},
-    gp.duals.Constant: {"sigma": 0.9},
+    gp.duals.Constant: {"sigma": 0.9, "share": 0.7},
     gp.duals.Adaptive: {"share": 0.9},
     gp.penalties.Constant: {"rho": 0.4},
     gp.penalties.Doubling: {"rho": 0.4, "n": 1, "scales": 1},

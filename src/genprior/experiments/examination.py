@@ -15,7 +15,7 @@ from genprior.generators import Generator
 from genprior.operators import Operator
 from genprior.problem import Problem
 from genprior.solve import solve
-from genprior.solvers import LinearizedADMM
+from genprior.solvers import LinearizedADMM, duals, z_steps
 from genprior.stopping import MaxSteps
 from genprior.theory.certificate import NONE, Certificate
 from genprior.theory.certifying import certify, own_signal_problem
@@ -23,6 +23,9 @@ from genprior.theory.generator_constants import GeneratorConstants, constants
 from genprior.theory.proposition import check_proposition1
 
 Announce = Callable[[str], None]
+
+_PAPER = LinearizedADMM(z_step=z_steps.Gradient(), dual=duals.Paper())
+"""Algorithm 1 with the steps of the paper, for problems without a certificate."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ def examine(
 
 def _run(problem: Problem, certificate: Certificate, steps: int) -> Measured:
     certified = certificate.status != NONE
-    solver = LinearizedADMM.from_certificate(certificate) if certified else LinearizedADMM()
+    solver = LinearizedADMM.from_certificate(certificate) if certified else _PAPER
     seen: list[Tensor] = []
     solve(
         problem,

@@ -14,7 +14,6 @@ from genprior import _batch, _validate
 Memory = dict[str, Tensor]
 
 _PAPER_SHARE = 0.01
-_CONSTANT_SHARE = 0.1
 
 
 class Progress(NamedTuple):
@@ -66,16 +65,18 @@ class Paper(Dual):
 
 @dataclass(frozen=True)
 class Constant(Dual):
-    """The same sigma at every iteration; without one, 10% of the penalty of the moment."""
+    """The same sigma at every iteration; without one, ``share`` of the penalty of the moment."""
 
     sigma: float | None = None
+    share: float = 0.1
 
     def __post_init__(self) -> None:
         _check_sigma(self.sigma)
+        _check_share(self.share)
 
     def __call__(self, at: Progress, memory: Memory) -> tuple[Tensor, Memory]:
         """The constant rule."""
-        return _CONSTANT_SHARE * at.rho if self.sigma is None else torch.full_like(at.rho, self.sigma), memory
+        return self.share * at.rho if self.sigma is None else torch.full_like(at.rho, self.sigma), memory
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,7 @@ class Adaptive(Dual):
     share: float = 0.05
 
     def __post_init__(self) -> None:
-        if not 0 < _validate.number("share", self.share) <= 1:
-            raise ValueError(f"share must lie in (0, 1], got {self.share}")
+        _check_share(self.share)
 
     def start(self, like: Tensor) -> Memory:
         """The share, and the average gap."""
@@ -110,6 +110,11 @@ class Adaptive(Dual):
         share = torch.where(swings, 0.5 * share, torch.where(stands, 1.05 * share, share)).clamp(1e-3, 1.0)
         average = torch.where(known, 0.9 * average + 0.1 * at.gap, at.gap)
         return share * at.rho, {"share": share, "average": average}
+
+
+def _check_share(share: float) -> None:
+    if not 0 < _validate.number("share", share) <= 1:
+        raise ValueError(f"share must lie in (0, 1], got {share}")
 
 
 def _check_sigma(sigma: float | None) -> None:

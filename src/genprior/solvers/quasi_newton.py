@@ -30,8 +30,10 @@ _CLEAR_BEND = 1e-3
 _FLOOR = 1e-3
 """The metric's eigenvalues are raised by this share of the largest one."""
 _RIDGE_DECAY = 0.92
-_RIDGE_POWER = 1.3
+_RIDGE_POWER = 1.2
 """The weight of the pull falls with this power of the energy: strong while the picture is found, weak while it is refined."""
+_FAR = 0.15
+"""Starts whose energy is a larger share of what a linear generator would have at random are far: the pull is at its full."""
 _RIDGE_HASTE = 0.8
 _SLOW = 0.01
 """Where a step lowers the energy by a smaller share, the pull decays faster: it may be what holds the energy up."""
@@ -69,6 +71,8 @@ class QuasiNewtonState(State):
     """Length of the first pull: the unit of stationarity where L has none."""
     curvature: Tensor
     """Scale of the first Hessian: it is this times the generator's metric."""
+    first_ridge: Tensor
+    """Weight of the pull towards the law at the start."""
     base_z: Tensor
     base_x: Tensor
     base_pull: Tensor
@@ -112,16 +116,18 @@ class QuasiNewton(Solver):
     for: it updates B, and up to twice the search turns to the new direction instead of shortening the old one.
 
     *The pull* ``c/2 |z - centre|^2`` towards the generator's law keeps the first iterates where the generator was trained, and
-    its curvature is moderate. At a typical latent it is first worth ``ridge/2`` times the energy; it falls with the power 1.3
-    of the share of the energy that is left, or of a number that falls by 8% a step (20% once steps gain less than 1%, 70%
-    where phi is at its minimum), whichever is less, and ends at zero: it bends the way, not the answer.
+    its curvature is moderate: at first ``ridge`` times u, the mean of the first Hessian's eigenvalues. It is less, by the
+    square, where the energy of the start is less than ``0.15 s u``, for s latent numbers of unit size (a linear generator has
+    about ``s u`` between two random points): warm starts must not be left. The weight falls with the power 1.2 of the share of
+    the energy that is left, or of a number that falls by 8% a step (20% once steps gain less than 1%, 70% where phi is at its
+    minimum), whichever is less, and ends at zero: it bends the way, not the answer.
 
     One iteration is one trial of the line search: one forward and one backward pass.
 
     Parameters
     ----------
     ridge
-        weight of the pull at the start, relative to the energy; 0: none.
+        weight of the pull at the start, relative to the typical curvature in z; 0: none.
     dual_every, growth
         accepted steps between two moves of the dual, and the growth of rho at each.
     rho
@@ -137,7 +143,7 @@ class QuasiNewton(Solver):
     Nocedal and Wright, Numerical Optimization, chapters 6, 7 and 17.
     """
 
-    ridge: float = 12.0
+    ridge: float = 3.0
     dual_every: int = 16
     growth: float = 1.5
     rho: float | None = None
@@ -181,6 +187,7 @@ class QuasiNewton(Solver):
             first_rho=rho,
             first_force=zero,
             curvature=curvature,
+            first_ridge=self._first_ridge(problem, curvature, sight.energy),
             base_z=flat,
             base_x=at.x,
             base_pull=torch.zeros_like(flat),
@@ -312,7 +319,7 @@ class QuasiNewton(Solver):
             accepted=s.accepted + accepted,
             age=torch.where(moved, 0.0, s.age + accepted),
             share=share,
-            ridge=self._ridge(problem, s, energy, share),
+            ridge=self._ridge(s, energy, share),
         )
         return learned, taught
 
@@ -336,12 +343,20 @@ class QuasiNewton(Solver):
             return s  # BFGS goes on
         return replace(s, model=s.model.replaced(index, gram, _FLOOR))
 
-    def _ridge(self, problem: Problem, s: QuasiNewtonState, energy: Tensor, share: Tensor) -> Tensor:
+    @staticmethod
+    def _ridge(s: QuasiNewtonState, energy: Tensor, share: Tensor) -> Tensor:
         """The weight of the pull: falls with the energy and with the steps, and ends."""
         left = torch.minimum(_batch.ratio(energy.clamp_min(0), s.first_energy), share)
-        unit = s.base_z.shape[1] * problem.generator.spread**2
-        weight = self.ridge / unit * s.first_energy * left**_RIDGE_POWER
+        weight = s.first_ridge * left**_RIDGE_POWER
         return torch.where((share > _RIDGE_END) & weight.isfinite(), weight, 0.0)
+
+    def _first_ridge(self, problem: Problem, curvature: Tensor, energy: Tensor) -> Tensor:
+        """The weight of the pull at a start of this energy; none where that is not a number."""
+        values, _ = problem.generator.metric_modes()
+        typical = curvature * values.mean()
+        at_random = typical * len(values) * problem.generator.spread**2
+        far = _batch.ratio(energy.abs(), _FAR * at_random).clamp_max(1.0)
+        return torch.where(energy.isfinite(), self.ridge * typical * far.square(), 0.0)
 
     def _own_curvature(self, problem: Problem, s: QuasiNewtonState) -> Tensor:
         """Second derivative of what the function adds in z by itself: the pull, and H where it is quadratic."""

@@ -42,6 +42,8 @@ class SecantModel:
     """``(B, memory, s)``, oldest first; empty places are zero and come before all others."""
     bends: Tensor
     """Change of the gradient over each step. A pair is stored per unit of the step's length."""
+    count: Tensor
+    """Pairs that are stored, ``(B,)``; only the places that some item has filled are computed with."""
 
     @classmethod
     def fresh(cls, first: Tensor, shared: Tensor, memory: int, *, own_bases: bool) -> SecantModel:
@@ -49,7 +51,7 @@ class SecantModel:
         items, size = first.shape
         basis = shared.expand(items, size, size) if own_bases else shared.new_zeros(items, 0, 0)
         none = first.new_zeros(items, memory, size)
-        return cls(first, basis, none, none)
+        return cls(first, basis, none, none, first.new_zeros(items))
 
     # -- learning ----------------------------------------------------------------------------------------------------
 
@@ -63,13 +65,12 @@ class SecantModel:
         along = _batch.dot(s, y)
         least = _CLEAR * torch.finfo(along.dtype).eps * _batch.norm(s) * _batch.norm(y)
         taught = where & torch.isfinite(along) & (along > least)
-        pick = taught[:, None, None]
-        model = replace(
-            self,
-            steps=torch.where(pick, torch.cat([self.steps[:, 1:], s[:, None]], dim=1), self.steps),
-            bends=torch.where(pick, torch.cat([self.bends[:, 1:], y[:, None]], dim=1), self.bends),
-        )
-        return model, taught
+        steps, bends = (torch.cat([old[:, 1:], new[:, None]], dim=1) for old, new in ((self.steps, s), (self.bends, y)))
+        if not bool(taught.all()):
+            pick = taught[:, None, None]
+            steps, bends = torch.where(pick, steps, self.steps), torch.where(pick, bends, self.bends)
+        count = (self.count + taught).clamp_max(steps.shape[1])
+        return replace(self, steps=steps, bends=bends, count=count), taught
 
     def scaled(self, factor: Tensor) -> SecantModel:
         """The model of ``factor`` times the function, per item."""
@@ -83,6 +84,7 @@ class SecantModel:
             torch.where(pick, shared, self.basis) if self.basis.shape[1] else self.basis,
             torch.where(pick, 0.0, self.steps),
             torch.where(pick, 0.0, self.bends),
+            torch.where(where, 0.0, self.count),
         )
 
     def replaced(self, index: Tensor, matrices: Tensor, floor: float) -> SecantModel:
@@ -103,38 +105,42 @@ class SecantModel:
             self.basis.index_copy(0, index, vectors.to(self.basis)),
             self.steps.index_copy(0, index, none),
             self.bends.index_copy(0, index, none),
+            self.count.index_fill(0, index, 0.0),
         )
 
     # -- use ---------------------------------------------------------------------------------------------------------
 
     def newton(self, gradient: Tensor, c: Tensor, shared: Tensor) -> Tensor:
         """``-B(c)^-1 gradient``."""
+        steps, bends = self._pairs()
         g = self._inwards(gradient, shared)[:, :, None]
-        scale = (1 / (self._scaled_first() + c[:, None]))[:, None]
-        y = self.bends + c[:, None, None] * self.steps
+        scale = (1 / (self._scaled_first(steps, bends) + c[:, None]))[:, None]
+        y = torch.addcmul(bends, c[:, None, None], steps)
         scaled_y = scale * y
-        products = self.steps @ y.mT
+        products = steps @ y.mT
         curvature = _filled(products.diagonal(dim1=1, dim2=2))
         upper = products.triu(1) + torch.diag_embed(curvature)
-        shares = torch.linalg.solve_triangular(upper, self.steps @ g, upper=True)
+        shares = torch.linalg.solve_triangular(upper, steps @ g, upper=True)
         rest = curvature[:, :, None] * shares + y @ (scaled_y.mT @ shares) - scaled_y @ g
         back = torch.linalg.solve_triangular(upper.mT, rest, upper=False)
-        away = scale.mT * g + self.steps.mT @ back - scaled_y.mT @ shares
+        away = scale.mT * g + steps.mT @ back - scaled_y.mT @ shares
         return -self._outwards(away[:, :, 0], shared)
 
     def plain(self, gradient: Tensor, c: Tensor, shared: Tensor) -> Tensor:
         """``-(t first + c I)^-1 gradient``: a descent direction whatever the pairs are."""
-        return -self._outwards(self._inwards(gradient, shared) / (self._scaled_first() + c[:, None]), shared)
+        first = self._scaled_first(*self._pairs())
+        return -self._outwards(self._inwards(gradient, shared) / (first + c[:, None]), shared)
 
     def hessian(self, c: Tensor, shared: Tensor) -> Callable[[Tensor], Tensor]:
         """The map ``v -> B(c) v``."""
-        scale = (self._scaled_first() + c[:, None])[:, None]
-        y = self.bends + c[:, None, None] * self.steps
-        scaled_s = scale * self.steps
-        products = self.steps @ y.mT
+        steps, bends = self._pairs()
+        scale = (self._scaled_first(steps, bends) + c[:, None])[:, None]
+        y = torch.addcmul(bends, c[:, None, None], steps)
+        scaled_s = scale * steps
+        products = steps @ y.mT
         curvature = _filled(products.diagonal(dim1=1, dim2=2))[:, :, None]
         lower = products.tril(-1)
-        inner = scaled_s @ self.steps.mT + lower @ (lower.mT / curvature)
+        inner = scaled_s @ steps.mT + lower @ (lower.mT / curvature)
         diagonal = inner.diagonal(dim1=1, dim2=2)
         inner = inner + torch.diag_embed(_filled(diagonal) - diagonal)
         factor, failed = torch.linalg.cholesky_ex(inner)
@@ -153,9 +159,14 @@ class SecantModel:
 
         return times
 
-    def _scaled_first(self) -> Tensor:
+    def _pairs(self) -> tuple[Tensor, Tensor]:
+        """Steps and bends, without the places that are empty for all items."""
+        most = max(1, int(self.count.max()))
+        return self.steps[:, -most:], self.bends[:, -most:]
+
+    def _scaled_first(self, steps: Tensor, bends: Tensor) -> Tensor:
         """``t first``."""
-        measured, predicted = torch.linalg.vecdot(self.steps, self.bends), self.steps.square() @ self.first[:, :, None]
+        measured, predicted = torch.linalg.vecdot(steps, bends), steps.square() @ self.first[:, :, None]
         held = predicted[:, :, 0] > 0
         factor = torch.where(held, measured / torch.where(held, predicted[:, :, 0], 1.0), 1.0)
         total = factor.clamp_min(torch.finfo(factor.dtype).tiny).log().sum(dim=1)

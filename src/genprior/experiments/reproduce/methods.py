@@ -196,7 +196,7 @@ def _projected(inner: float, step: float) -> Solver:
 
 
 def _linearized(rho: float, pull: float) -> Solver:
-    return LinearizedADMM(rho, beta=pull / rho)
+    return LinearizedADMM(rho, beta=pull / rho, dual=duals.Paper())
 
 
 def _scaled(rho: float, pull: float, share: float, iterations: int) -> Solver:

@@ -125,7 +125,7 @@ def _watched(problem: Problem, start: Tensor, solution: Tensor, solver: Solver, 
 def _penalty(setting: Setting, rho: float, results: Results) -> Found:
     """Where gap and distance end up at one penalty."""
     problem, start, solution = synthetic(setting.seed, 1.0)
-    solver = LinearizedADMM(rho, sigma=_SIGMA)
+    solver = LinearizedADMM(rho, sigma=_SIGMA, z_step=z_steps.Gradient())
     found = _watched(problem, start, solution, solver, _needed(setting, rho))
     return Found(_ends(found) | {"rho": rho, "steps": _needed(setting, rho)}, _thinned(found))
 
@@ -138,7 +138,7 @@ def _rate(setting: Setting, conditioning: float, results: Results) -> Found:
     """
     problem, start, solution = synthetic(setting.seed, conditioning)
     steps = _rate_steps(setting, conditioning)
-    found = _watched(problem, start, solution, LinearizedADMM(0.4, sigma=_AT_REST), steps)
+    found = _watched(problem, start, solution, LinearizedADMM(0.4, sigma=_AT_REST, z_step=z_steps.Gradient()), steps)
     return Found({"conditioning": conditioning, "rate": fitted_rate(found["image"])}, _thinned(found))
 
 
