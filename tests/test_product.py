@@ -11,7 +11,7 @@ from genprior import _product
 from genprior._product import Product
 from genprior.generators.jacobian import _prepare_forward_mode
 
-packs = pytest.mark.skipif(not _product._offered(), reason="this build of torch has no packed product")
+packs = pytest.mark.skipif(not _product.can_pack(), reason="this build of torch has no packed product")
 
 
 def numbers(*shape, seed=0):
@@ -97,7 +97,7 @@ def test_copies_are_whole(double):
 
 
 def test_without_packing_everything_works_the_same(monkeypatch):
-    monkeypatch.setattr(_product, "_offered", lambda: False)
+    monkeypatch.setattr(_product, "can_pack", lambda: False)
     matrix, x = LARGE
     product = Product(matrix)
     assert torch.equal(product(x), x @ matrix)
@@ -109,11 +109,11 @@ def test_a_build_without_the_operation_is_noticed(monkeypatch):
         def __getattr__(self, name):
             raise AttributeError(name)
 
-    _product._offered.cache_clear()
+    _product.can_pack.cache_clear()
     monkeypatch.setattr(torch.ops, "mkldnn", Nothing())
-    assert not _product._offered()
+    assert not _product.can_pack()
     monkeypatch.undo()
-    _product._offered.cache_clear()
+    _product.can_pack.cache_clear()
 
 
 def test_a_wrong_operation_is_noticed(monkeypatch):
@@ -124,11 +124,11 @@ def test_a_wrong_operation_is_noticed(monkeypatch):
         def _linear_pointwise(self, x, matrix, *rest):
             return x @ matrix
 
-    _product._offered.cache_clear()
+    _product.can_pack.cache_clear()
     monkeypatch.setattr(torch.ops, "mkldnn", Wrong())
-    assert not _product._offered()
+    assert not _product.can_pack()
     monkeypatch.undo()
-    _product._offered.cache_clear()
+    _product.can_pack.cache_clear()
 
 
 def test_dense_operators_in_float32_are_the_reference():

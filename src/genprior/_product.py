@@ -24,15 +24,13 @@ class Product:
     def __init__(self, matrix: Tensor, bias: Tensor | None = None) -> None:
         self._matrix, self._bias = matrix, bias
         self._columns = matrix.shape[-1]
-        self._packable = matrix.ndim == 2 and _is_plain(matrix) and _offered()
+        self._packable = matrix.ndim == 2 and _is_plain(matrix) and can_pack()
         self._packed: Tensor | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         """The product for ``x`` of shape ``(B, k)``."""
-        if self._matrix.ndim == 3:
-            return (x[:, None] @ self._matrix)[:, 0]
         if not self.is_packed_for(x) or (x.requires_grad and torch.is_grad_enabled()):
-            return x @ self._matrix if self._bias is None else torch.addmm(self._bias, x, self._matrix)
+            return times(x, self._matrix) if self._bias is None else torch.addmm(self._bias, x, self._matrix)
         if self._packed is None:
             self._packed = torch.ops.mkldnn._reorder_linear_weight(self._matrix.T.contiguous())
         product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
@@ -41,11 +39,16 @@ class Product:
     def is_packed_for(self, x: Tensor) -> bool:
         """Whether the packed product serves for ``x``: large and plain, and nothing but autograd looks on."""
         large = self._packable and x.numel() * self._columns >= _WORTH_PACKING
-        return large and _is_plain(x) and not _transformed()
+        return large and _is_plain(x) and not _transformed(x)
 
     def __getstate__(self) -> dict[str, object]:
         """What is copied and pickled: the packed matrix comes back at first use."""
         return vars(self) | {"_packed": None}
+
+
+def times(x: Tensor, matrix: Tensor) -> Tensor:
+    """``x @ matrix`` row by row, as torch does it, with one matrix or one for each row."""
+    return x @ matrix if matrix.ndim == 2 else (x[:, None] @ matrix)[:, 0]
 
 
 def _is_plain(x: Tensor) -> bool:
@@ -53,14 +56,16 @@ def _is_plain(x: Tensor) -> bool:
     return x.dtype is torch.float32 and x.is_cpu and type(x) in _ORDINARY
 
 
-def _transformed() -> bool:
+def _transformed(x: Tensor) -> bool:
     """Whether forward mode, a transform of ``torch.func`` or autocast is at work: the packed product knows none of them."""
-    by_func = torch._C._functorch.peek_interpreter_stack() is not None
-    return by_func or forward_ad._current_level >= 0 or torch.is_autocast_enabled("cpu")
+    if torch._C._functorch.peek_interpreter_stack() is not None or torch.is_autocast_enabled("cpu"):
+        return True
+    # The level is that of all threads: it tells that there are tangents somewhere, not that x has one.
+    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None  # type: ignore[no-untyped-call]
 
 
 @lru_cache(maxsize=1)
-def _offered() -> bool:
+def can_pack() -> bool:
     """Whether this build of torch has the packed product, and it gives what it should."""
     if not torch.backends.mkldnn.enabled:
         return False

@@ -44,7 +44,7 @@ class Best:
         score = torch.where(better, state.score, self.score)
         return Best(
             score,
-            score if _never_forbidden(state) else torch.where(better, state.objective, self.objective),
+            torch.where(better, state.objective, self.objective),
             _where(better, state.z, self.z),
             _where(better, state.x, self.x),
             _where(better, state.w, self.w),
@@ -99,7 +99,7 @@ class Rows:
         return cls(
             index=torch.arange(len(z), device=z.device),
             state=state,
-            best=replace(Best.of(state), score=torch.where(state.score.isnan(), torch.inf, state.score)),
+            best=replace(Best.of(state), score=torch.where(state.score.isfinite(), state.score, torch.inf)),
             marks=Marks(state.score, torch.full_like(zero, torch.inf), torch.zeros_like(zero, dtype=torch.long)),
             gap=zero,
             stationarity=torch.full_like(zero, torch.inf),

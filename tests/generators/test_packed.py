@@ -9,7 +9,7 @@ from genprior import _product
 from genprior.generators.jacobian import _prepare_forward_mode
 from genprior.generators.packed import _PackedLinear, packed_copy
 
-packs = pytest.mark.skipif(not _product._offered(), reason="this build of torch has no packed product")
+packs = pytest.mark.skipif(not _product.can_pack(), reason="this build of torch has no packed product")
 
 
 def network(bias=True):
@@ -51,7 +51,7 @@ def test_large_layers_are_packed_and_small_ones_are_not():
     packed = packed_copy(network())
     packed(latents())
     assert [part.out_features for part in large(packed)] == [400]
-    assert large(packed)[0]._packed[2]._packed is not None
+    assert large(packed)[0]._packed[3]._packed is not None
 
 
 def test_the_callers_module_is_left_alone():
@@ -94,10 +94,70 @@ def test_layers_with_hooks_keep_their_own_way():
     module[2] = nn.utils.weight_norm(module[2])
     assert packed_copy(module) is module
     seen = []
-    module = network()
-    module[2].register_forward_hook(lambda part, given, out: seen.append(out.shape))
-    packed_copy(module)(latents())
-    assert seen == [(30, 400)]
+    module = nn.Sequential(network(), nn.Linear(400, 300))
+    module[0][2].register_forward_hook(lambda part, given, out: seen.append((type(part), out.shape)))
+    packed = packed_copy(module)
+    packed(latents())
+    assert seen == [(nn.Linear, (30, 400))]
+    assert [part.out_features for part in large(packed)] == [300]
+
+
+class Cabinet(nn.Sequential):
+    """A person's own class; ``drawn`` is noise of the first pass."""
+
+    drawn = None
+
+    def forward(self, z):
+        if self.drawn is None:
+            self.drawn = torch.randn(400)
+        return super().forward(z) + self.drawn
+
+
+def test_a_persons_own_classes_keep_what_they_remember():
+    module = Cabinet(*network())
+    assert packed_copy(module) is module
+    G = gp.Generator(module, 20, 400)
+    result = gp.solve(gp.Problem(G, gp.SquaredDistance(torch.rand(30, 400))), gp.Adam(), stop=gp.MaxSteps(3))
+    alike(result.signal, G(result.z).detach())
+
+
+def test_a_module_that_cannot_be_copied_is_left_as_it_is():
+    module = network().eval().requires_grad_(False)
+    module.handle = (part for part in ())  # a generator of Python's cannot be copied
+    G = gp.Generator(module, 20, 400)
+    assert G.module is module
+    gp.solve(gp.Problem(G, gp.SquaredDistance(torch.rand(30, 400))), gp.Adam(), stop=gp.MaxSteps(2))
+    assert all(type(part) is not _PackedLinear for part in module.modules())
+
+
+def test_weights_that_ask_for_gradients_get_them():
+    packed = packed_copy(network())
+    layer, h = large(packed)[0], torch.randn(30, 200)
+    layer(h)
+    variables = {"weight": torch.randn(400, 200, requires_grad=True), "bias": torch.randn(400, requires_grad=True)}
+    x = torch.func.functional_call(layer, variables, (h,))
+    torch.testing.assert_close(x, h @ variables["weight"].T + variables["bias"], rtol=1e-4, atol=1e-4)
+    gradients = torch.autograd.grad(x.sum(), list(variables.values()))
+    torch.testing.assert_close(gradients[1], torch.full((400,), 30.0))
+    fixed = {name: value.detach() for name, value in variables.items()}
+    x = torch.func.functional_call(layer, fixed, (h,))
+    torch.testing.assert_close(x, h @ fixed["weight"].T + fixed["bias"], rtol=1e-4, atol=1e-4)
+
+
+def test_a_new_bias_is_seen():
+    packed = packed_copy(network())
+    before = packed(latents())
+    packed[2].bias = nn.Parameter(torch.full((400,), 9.0), requires_grad=False)
+    assert (packed(latents()) > before).all()
+
+
+@packs
+def test_another_thread_in_forward_mode_changes_nothing():
+    packed = packed_copy(network().requires_grad_(False))
+    with torch.no_grad():
+        expected = packed(latents())
+        with torch.autograd.forward_ad.dual_level():  # the level is common to all threads
+            assert torch.equal(packed(latents()), expected)
 
 
 def test_hooks_on_the_module_see_every_pass_of_a_run():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -36,6 +37,10 @@ class Overhead:
     ratio: float
     """Median over the repeats of the ratio measured side by side."""
     ratio_quartiles: tuple[float, float]
+    prepared_seconds: float
+    """One forward and backward pass of the module as a run uses it, with large linear layers packed."""
+    prepared_ratio: float
+    """Seconds per iteration over these: what is left is the mathematics and the bookkeeping."""
     passes: tuple[float, float]
     """Forward and backward passes per iteration."""
 
@@ -61,15 +66,18 @@ def measure_overhead(
     with torch.no_grad():
         y = operator(generator(generator.sample_latent(batch, seed=seed + 2)))
     problem = Problem(generator, loss=LeastSquares(operator, y))
-    bare, full, ratios = [], [], []
-    _bare_seconds(generator, z, 3)
+    bare, full, ratios, prepared = [], [], [], []
+    module, ready = generator.module, generator.prepared().runs
+    for one in (module, ready):
+        _bare_seconds(one, z, 3)
     _solve_seconds(problem, z, 3)
     before = generator.forwards, generator.backwards
     for _ in range(repeats):
-        before_it = _bare_seconds(generator, z, steps)
+        prepared.append(_bare_seconds(ready, z, steps) / steps)
+        before_it = _bare_seconds(module, z, steps)
         nothing = _solve_seconds(problem, z, 0)
         everything = _solve_seconds(problem, z, 2 * steps)
-        after_it = _bare_seconds(generator, z, steps)
+        after_it = _bare_seconds(module, z, steps)
         bare.append((before_it + after_it) / (2 * steps))
         full.append((everything - nothing) / (2 * steps))
         ratios.append(full[-1] / bare[-1])
@@ -87,6 +95,8 @@ def measure_overhead(
         step_seconds=statistics.median(full),
         ratio=statistics.median(ratios),
         ratio_quartiles=(quartiles[0], quartiles[2]),
+        prepared_seconds=statistics.median(prepared),
+        prepared_ratio=statistics.median(one / other for one, other in zip(full, prepared, strict=True)),
         passes=(passes[0] / made, passes[1] / made),
     )
 
@@ -99,9 +109,8 @@ def overhead_cases(repeats: int = 15, *, seed: int = 0, device: str = "cpu") -> 
     ]
 
 
-def _bare_seconds(generator: Generator, z: Tensor, steps: int) -> float:
+def _bare_seconds(module: Callable[[Tensor], Tensor], z: Tensor, steps: int) -> float:
     """Seconds of ``steps`` forward and backward passes of the module itself."""
-    module = generator.module
     start = time.perf_counter()
     for _ in range(steps):
         leaf = z.detach().requires_grad_()

@@ -157,6 +157,11 @@ class Generator:
             other._run = packed_copy(self.module)
         return other
 
+    @property
+    def runs(self) -> Callable[[Tensor], Tensor]:
+        """What a pass calls: the module, or what was made of it for speed."""
+        return self._run
+
     def with_module(self, module: nn.Module) -> Generator:
         """Another module under the same contract: shapes, law, range; counts from zero."""
         other = self.recounted()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from genprior._product import Product
+from genprior._product import Product, can_pack
 from genprior.generators.alias import frozen_alias
 from genprior.generators.faster import is_hooked
 
@@ -17,44 +17,63 @@ _SMALLEST = 2**14
 
 
 def packed_copy(module: nn.Module) -> nn.Module:
-    """The module with its large linear layers packed; itself where there are none. It shares weights and hooks."""
+    """The module with its large linear layers packed, in a double that shares weights and hooks; itself where none are.
+
+    Only modules that are made of torch's own parts and ours alone: what a person's class keeps between two passes (noise drawn
+    at the first one, say) would be another one in the double.
+    """
+    if not can_pack() or not all(_is_known(part) for part in module.modules()):
+        return module
     if not any(_worthwhile(part) for part in module.modules()):
         return module
     double = frozen_alias(module)
+    if double is module:  # it cannot be copied, and it is the person's own
+        return module
     for part in double.modules():
         if _worthwhile(part):
             part.__class__ = _PackedLinear
     return double
 
 
+def _is_known(part: nn.Module) -> bool:
+    return type(part).__module__.startswith(("torch.nn.", "genprior."))
+
+
 def _worthwhile(part: nn.Module) -> bool:
     """Whether a layer is torch's own, as it came, and large."""
     if type(part) is not nn.Linear or "forward" in vars(part) or is_hooked(part):
         return False
-    weight = part.weight
-    return weight.device.type == "cpu" and weight.dtype is torch.float32 and weight.numel() >= _SMALLEST
+    weight = part._parameters.get("weight")
+    return weight is not None and weight.is_cpu and weight.dtype is torch.float32 and weight.numel() >= _SMALLEST
 
 
 class _PackedLinear(nn.Linear):
     """``x W^T + b`` by `Product`, forward and backward; as usual where it must be differentiated in other ways.
 
-    Packed at its first use, and again when the weights were changed since.
+    Packed at its first use, and again when the weights were changed or replaced since.
     """
 
-    _packed: tuple[Tensor, int, Product, Product] | None = None
+    _packed: tuple[Tensor, int, Tensor | None, Product, Product] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """The layer's output."""
-        weight = self.weight
-        if self._packed is None or self._packed[0] is not weight or self._packed[1] != weight._version:
-            self._packed = weight, weight._version, Product(weight.T, self.bias), Product(weight)
-        _, _, product, transposed = self._packed
-        if x.ndim != 2 or not product.is_packed_for(x):
-            return functional.linear(x, weight, self.bias)
+        weight, bias = self.weight, self.bias
+        product, transposed = self._products(weight, bias)
+        variable = weight.requires_grad or (bias is not None and bias.requires_grad)  # put in place by somebody
+        if x.ndim != 2 or variable or not product.is_packed_for(x):
+            return functional.linear(x, weight, bias)
         if not (x.requires_grad and torch.is_grad_enabled()):
             return product(x)
         answer: Tensor = _Linear.apply(x, product, transposed)  # type: ignore[attr-defined]
         return answer
+
+    def _products(self, weight: Tensor, bias: Tensor | None) -> tuple[Product, Product]:
+        """With the weights, and with their transpose."""
+        known = self._packed
+        if known is None or known[0] is not weight or known[1] != weight._version or known[2] is not bias:
+            known = weight, weight._version, bias, Product(weight.detach().T, bias), Product(weight.detach())
+            self._packed = known
+        return known[3], known[4]
 
 
 class _Linear(torch.autograd.function._SingleLevelFunction):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from genprior import _validate
 from genprior._batch import PerItem
-from genprior._product import Product
+from genprior._product import Product, times
 from genprior.operators.base import Operator, RowForm, is_wider
 
 
@@ -97,7 +97,7 @@ class Dense(Operator):
             forward=lambda x: factors.onto(x.reshape(len(x), -1)),
             adjoint=lambda y: self._signals(factors.back(y)),
             gram=factors.values,
-            rotate=Product(factors.basis),
+            rotate=lambda y: times(y, factors.basis),
         )
 
     def rows(self, index: Tensor) -> Operator:

@@ -40,7 +40,7 @@ class Budget:
     """For the presets of the paper."""
 
 
-FULL = {"mnist": Budget(20, 10, 0.75, 3.0, 18.0, 6.0), "celeba": Budget(10, 4, 1.5, 6.0, 20.0, 12.0)}
+FULL = {"mnist": Budget(20, 10, 0.75, 3.0, 18.0, 18.0), "celeba": Budget(10, 4, 1.5, 6.0, 20.0, 20.0)}
 QUICK = {"mnist": Budget(8, 4, 0.1, 0.3, 2.0, 1.2), "celeba": Budget(2, 2, 0.2, 0.6, 2.5, 2.0)}
 
 
