@@ -11,7 +11,7 @@ INF, NAN = float("inf"), float("nan")
 
 
 def state(scores, objectives=None, number=0):
-    """An iterate whose signals are its number; without ``objectives`` no term forbids points, and the score is the objective."""
+    """An iterate whose signals are its number; without ``objectives`` the score is the objective: no term forbids points."""
     score = torch.tensor(scores)
     place = torch.full((len(scores), 2), float(number))
     objective = score if objectives is None else torch.tensor(objectives)
