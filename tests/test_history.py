@@ -224,3 +224,12 @@ def test_slow_generator_counts():
     problem.generator.module.register_forward_hook(lambda *_: time.sleep(0.02))
     result = gp.solve(problem, stop=gp.MaxSteps(10), tolerance=0)
     assert result.seconds >= 0.2
+
+
+def test_residuals_are_known_where_they_were_measured_and_nowhere_else():
+    options = {"stop": gp.MaxSteps(12), "tolerance": 0, "check_every": 5}
+    columns = gp.solve(tiny_problem(3), gp.ExactADMM(), **options).history.item(1)
+    known = [int(step) for step in columns["step"][~columns["gap"].isnan()]]
+    assert known == [0, 5, 10, 12]
+    assert torch.equal(columns["gap"].isnan(), columns["stationarity"].isnan())
+    assert not columns["objective"].isnan().any() and not columns["rho"].isnan().any()

@@ -134,3 +134,14 @@ def test_stored_states_step_on_alike(solver):
         for _ in range(3):
             rows, rebuilt = rows.advanced(problem, solver), rebuilt.advanced(problem, solver)
         assert _tree.equal(rebuilt, rows)
+
+
+def test_what_is_unpacked_has_memory_of_its_own():
+    """As aligned as any tensor, whatever a file gave: the last bits of products depend on it."""
+    tree = {"a": torch.arange(6.0).reshape(2, 3)}
+    buffer = torch.empty(7)
+    buffer[1:] = torch.arange(6.0)  # not where an allocation begins
+    packed = {name: buffer[1:].reshape(2, 3) for name in _tree.pack(tree, "t")}
+    again = _tree.unpack(tree, packed, "t")
+    assert torch.equal(again["a"], tree["a"])
+    assert again["a"].data_ptr() % 64 == 0
