@@ -41,9 +41,8 @@ class Best:
                 return Best.of(state)
             if not better.any():
                 return self
-        score = torch.where(better, state.score, self.score)
         return Best(
-            score,
+            torch.where(better, state.score, self.score),
             torch.where(better, state.objective, self.objective),
             _where(better, state.z, self.z),
             _where(better, state.x, self.x),

@@ -186,6 +186,18 @@ def test_jacobians_second_derivatives_and_more_axes():
     alike(seconds[1], seconds[0])
 
 
+@packs
+def test_a_run_uses_packed_layers_and_the_generator_itself_does_not(monkeypatch):
+    passes, forward = [], _PackedLinear.forward
+    monkeypatch.setattr(_PackedLinear, "forward", lambda layer, x: (passes.append(x.shape), forward(layer, x))[1])
+    G = gp.Generator(network(), 20, 400)
+    G(latents())
+    assert not passes and not large(G.module)
+    gp.solve(gp.Problem(G, gp.SquaredDistance(torch.rand(30, 400))), gp.Adam(), stop=gp.MaxSteps(3))
+    assert passes == [(30, 200)] * 4
+    assert large(G.prepared().runs) and not large(G.module)
+
+
 def test_a_run_gives_the_generators_signals():
     G = gp.Generator(network(), 20, 400)
     y = G(latents()).detach()
