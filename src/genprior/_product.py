@@ -39,7 +39,7 @@ class Product:
     def is_packed_for(self, x: Tensor) -> bool:
         """Whether the packed product serves for ``x``: large and plain, and nothing but autograd looks on."""
         large = self._packable and x.numel() * self._columns >= _WORTH_PACKING
-        return large and _is_plain(x) and not _transformed(x)
+        return large and _is_plain(x) and not is_transformed(x)
 
     def __getstate__(self) -> dict[str, object]:
         """What is copied and pickled: the packed matrix comes back at first use."""
@@ -56,8 +56,8 @@ def _is_plain(x: Tensor) -> bool:
     return x.dtype is torch.float32 and x.is_cpu and type(x) in _ORDINARY
 
 
-def _transformed(x: Tensor) -> bool:
-    """Whether forward mode, a transform of ``torch.func`` or autocast is at work: the packed product knows none of them."""
+def is_transformed(x: Tensor) -> bool:
+    """Whether forward mode, a transform of ``torch.func`` or autocast is at work: a pass by hand knows none of them."""
     if torch._C._functorch.peek_interpreter_stack() is not None or torch.is_autocast_enabled("cpu"):
         return True
     # The level is that of all threads: it tells that there are tangents somewhere, not that x has one.

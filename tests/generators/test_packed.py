@@ -7,7 +7,7 @@ from torch import nn
 import genprior as gp
 from genprior import _product
 from genprior.generators.jacobian import _prepare_forward_mode
-from genprior.generators.packed import _PackedLinear, packed_copy
+from genprior.generators.packed import PackedLinear, packed_copy
 
 packs = pytest.mark.skipif(not _product.can_pack(), reason="this build of torch has no packed product")
 
@@ -26,7 +26,7 @@ def alike(a, b):
 
 
 def large(module):
-    return [part for part in module.modules() if isinstance(part, _PackedLinear)]
+    return [part for part in module.modules() if isinstance(part, PackedLinear)]
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -57,7 +57,7 @@ def test_large_layers_are_packed_and_small_ones_are_not():
 def test_the_callers_module_is_left_alone():
     module = network()
     packed = packed_copy(module)
-    assert all(type(part) is not _PackedLinear for part in module.modules())
+    assert all(type(part) is not PackedLinear for part in module.modules())
     assert all(parameter.requires_grad for parameter in module.parameters())
     assert packed[2].weight.data_ptr() == module[2].weight.data_ptr()
 
@@ -127,7 +127,7 @@ def test_a_module_that_cannot_be_copied_is_left_as_it_is():
     G = gp.Generator(module, 20, 400)
     assert G.module is module
     gp.solve(gp.Problem(G, gp.SquaredDistance(torch.rand(30, 400))), gp.Adam(), stop=gp.MaxSteps(2))
-    assert all(type(part) is not _PackedLinear for part in module.modules())
+    assert all(type(part) is not PackedLinear for part in module.modules())
 
 
 def test_weights_that_ask_for_gradients_get_them():
@@ -188,13 +188,13 @@ def test_jacobians_second_derivatives_and_more_axes():
 
 @packs
 def test_a_run_uses_packed_layers_and_the_generator_itself_does_not(monkeypatch):
-    passes, forward = [], _PackedLinear.forward
-    monkeypatch.setattr(_PackedLinear, "forward", lambda layer, x: (passes.append(x.shape), forward(layer, x))[1])
+    passes, products = [], PackedLinear.products
+    monkeypatch.setattr(PackedLinear, "products", lambda layer: (passes.append(layer.out_features), products(layer))[1])
     G = gp.Generator(network(), 20, 400)
     G(latents())
     assert not passes and not large(G.module)
     gp.solve(gp.Problem(G, gp.SquaredDistance(torch.rand(30, 400))), gp.Adam(), stop=gp.MaxSteps(3))
-    assert passes == [(30, 200)] * 4
+    assert passes == [400] * 4
     assert large(G.prepared().runs) and not large(G.module)
 
 

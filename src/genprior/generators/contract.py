@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from genprior import _validate
 from genprior.generators.alias import frozen_alias, place_of
+from genprior.generators.chain import Chain, Pull
 from genprior.generators.evaluation import Evaluation
 from genprior.generators.faster import quick_copy
 from genprior.generators.jacobian import Linearised, OnlyGradients, jacobian, pushed
@@ -78,6 +79,7 @@ class Generator:
         self.signal_range = _checked_range(signal_range)
         self.module = frozen_alias(module)
         self._run: Callable[[Tensor], Tensor] = self.module
+        self._chain: Chain | None = None
         found_device, found_dtype = place_of(self.module)
         self.device = found_device if device is None else torch.empty(0, device=device).device
         self.dtype = found_dtype if dtype is None else dtype
@@ -102,6 +104,31 @@ class Generator:
             with _persons_code(z):
                 raise
         self.forwards += 1
+        self._check_signal(x, len(z))
+        return x
+
+    def trace(self, z: Tensor) -> tuple[Tensor, Pull]:
+        """``G(z)``, and ``v -> DG(z)^T v`` to be used once: one forward pass now, one backward pass then."""
+        if self._chain is None or not self._chain.serves(z):
+            with torch.enable_grad():
+                leaf = z.detach().requires_grad_()
+                x = self(leaf)
+            return x.detach(), lambda v: self.backward(leaf, x, v)
+        self._check_latent(z)
+        try:
+            x, pull = self._chain(z)
+        except Exception:
+            with _persons_code(z):
+                raise
+        self.forwards += 1
+        self._check_signal(x, len(z))
+        return x, lambda v: self._counted(pull(v))
+
+    def _counted(self, gradient: Tensor) -> Tensor:
+        self.backwards += 1
+        return gradient
+
+    def _check_signal(self, x: object, count: int) -> None:
         if not isinstance(x, Tensor):
             raise TypeError(
                 f"the generator's module gave {type(x).__name__}, expected one tensor: wrap it and return the signal"
@@ -111,12 +138,11 @@ class Generator:
                 f"the generator's module gave {x.dtype}, but its parameters are {self.dtype}: switch autocast off, or "
                 "convert inside the module"
             )
-        if x.shape != (z.shape[0], *self.signal_shape):
+        if x.shape != (count, *self.signal_shape):
             raise ValueError(
-                f"the generator's module gave shape {tuple(x.shape)} for {z.shape[0]} latents, expected "
-                f"{(z.shape[0], *self.signal_shape)}: correct signal_shape, or reshape inside the module"
+                f"the generator's module gave shape {tuple(x.shape)} for {count} latents, expected "
+                f"{(count, *self.signal_shape)}: correct signal_shape, or reshape inside the module"
             )
-        return x
 
     def backward(self, z: Tensor, x: Tensor, v: Tensor, *, keep: bool = False) -> Tensor:
         """``DG(z)^T v`` for ``x = G(z)`` with its graph, which is kept if wanted: one backward pass."""
@@ -151,10 +177,11 @@ class Generator:
         return other
 
     def prepared(self) -> Generator:
-        """The same generator for one run, in which its weights stay: counts from zero, large linear layers packed."""
+        """The same generator for one run: counts from zero, large linear layers packed, chains of layers without autograd."""
         other = self.recounted()
         if other._run is other.module:
             other._run = packed_copy(self.module)
+            other._chain = Chain.of(other._run)
         return other
 
     @property
@@ -166,6 +193,7 @@ class Generator:
         """Another module under the same contract: shapes, law, range; counts from zero."""
         other = self.recounted()
         other.module = other._run = frozen_alias(module)
+        other._chain = None
         other._known, other._given, other.speedups, other.no_jacobian = {}, {}, (), None
         return other
 

@@ -8,20 +8,21 @@ import torch
 from torch import Tensor
 
 from genprior import _batch
+from genprior.generators.chain import Pull
 
 if TYPE_CHECKING:
     from genprior.generators.contract import Generator
 
 
 class _Tape:
-    """The graph of one forward pass, to be used once by whoever comes first."""
+    """What one forward pass left for the way back, to be used once by whoever comes first."""
 
-    def __init__(self, leaf: Tensor, value: Tensor) -> None:
-        self._graph: tuple[Tensor, Tensor] | None = (leaf, value)
+    def __init__(self, pull: Pull) -> None:
+        self._pull: Pull | None = pull
 
-    def take(self) -> tuple[Tensor, Tensor] | None:
-        graph, self._graph = self._graph, None
-        return graph
+    def take(self) -> Pull | None:
+        pull, self._pull = self._pull, None
+        return pull
 
 
 class Evaluation:
@@ -40,20 +41,20 @@ class Evaluation:
         self._points = points.detach()
         self._chosen = chosen
         if graph:
-            leaf, value = self._forward()
-            self._tape: _Tape | None = _Tape(leaf, value)
+            value, pull = generator.trace(self._points)
+            self._tape: _Tape | None = _Tape(pull)
         else:
             with torch.no_grad():
                 value, self._tape = generator(self._points), None
         self.z = self._select(self._points)
-        self.x = self._select(value.detach())
+        self.x = self._select(value)
 
     def pull(self, v: Tensor) -> Tensor:
         """``DG(z)^T v``, item by item."""
-        leaf, value = (self._tape.take() if self._tape is not None else None) or self._forward()
+        pull = (self._tape.take() if self._tape is not None else None) or self._generator.trace(self._points)[1]
         if self._chosen is not None:
-            v = torch.zeros_like(value).index_copy_(0, self._chosen, v)
-        return self._select(self._generator.backward(leaf, value, v))
+            v = v.new_zeros(len(self._points), *v.shape[1:]).index_copy_(0, self._chosen, v)
+        return self._select(pull(v))
 
     def rows(self, index: Tensor) -> Evaluation:
         """The evaluation of the selected items, each at most once."""
@@ -101,11 +102,6 @@ class Evaluation:
         part = Evaluation.__new__(Evaluation)
         part._generator = self._generator
         return part
-
-    def _forward(self) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():
-            leaf = self._points.detach().requires_grad_()
-            return leaf, self._generator(leaf)
 
     def _select(self, tensor: Tensor) -> Tensor:
         return tensor if self._chosen is None else tensor[self._chosen]

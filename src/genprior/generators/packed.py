@@ -31,7 +31,7 @@ def packed_copy(module: nn.Module) -> nn.Module:
         return module
     for part in double.modules():
         if _worthwhile(part):
-            part.__class__ = _PackedLinear
+            part.__class__ = PackedLinear
     return double
 
 
@@ -47,7 +47,7 @@ def _worthwhile(part: nn.Module) -> bool:
     return weight is not None and weight.is_cpu and weight.dtype is torch.float32 and weight.numel() >= _SMALLEST
 
 
-class _PackedLinear(nn.Linear):
+class PackedLinear(nn.Linear):
     """``x W^T + b`` by `Product`, forward and backward; as usual where it must be differentiated in other ways.
 
     Packed at its first use, and again when the weights were changed or replaced since.
@@ -58,7 +58,7 @@ class _PackedLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """The layer's output."""
         weight, bias = self.weight, self.bias
-        product, transposed = self._products(weight, bias)
+        product, transposed = self.products()
         variable = weight.requires_grad or (bias is not None and bias.requires_grad)  # put in place by somebody
         if x.ndim != 2 or variable or not product.is_packed_for(x):
             return functional.linear(x, weight, bias)
@@ -67,9 +67,11 @@ class _PackedLinear(nn.Linear):
         answer: Tensor = _Linear.apply(x, product, transposed)  # type: ignore[attr-defined]
         return answer
 
-    def _products(self, weight: Tensor, bias: Tensor | None) -> tuple[Product, Product]:
-        """With the weights, and with their transpose."""
-        known = self._packed
+    def products(self) -> tuple[Product, Product]:
+        """The products of the passes: forward with the bias, backward."""
+        own, known = self._parameters, self._packed  # not by attribute, which takes longer than the rest
+        weight, bias = own["weight"], own["bias"]
+        assert weight is not None, "a linear layer has weights"
         if known is None or known[0] is not weight or known[1] != weight._version or known[2] is not bias:
             known = weight, weight._version, bias, Product(weight.detach().T, bias), Product(weight.detach())
             self._packed = known
