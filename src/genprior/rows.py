@@ -41,12 +41,15 @@ class Best:
                 return Best.of(state)
             if not better.any():
                 return self
+        score, x = torch.where(better, state.score, self.score), _where(better, state.x, self.x)
+        plain = _never_forbidden(state) and self.score is self.objective
+        whole = state.w is state.x and self.w is self.x  # methods that do not split
         return Best(
-            torch.where(better, state.score, self.score),
-            torch.where(better, state.objective, self.objective),
-            _where(better, state.z, self.z),
-            _where(better, state.x, self.x),
-            _where(better, state.w, self.w),
+            score=score,
+            objective=score if plain else torch.where(better, state.objective, self.objective),
+            z=_where(better, state.z, self.z),
+            x=x,
+            w=x if whole else _where(better, state.w, self.w),
         )
 
 
@@ -62,7 +65,7 @@ class Marks:
         """Progress is a best score lower by 0.1%, or residuals lower by 5%."""
         better_score = best < self.score - _BETTER_SCORE * self.score.abs()
         better_score |= best > self.score  # a best score rises only when the first feasible iterate replaces others
-        better_score |= best.isfinite() & ~self.score.isfinite()
+        better_score |= _finite(best) & ~_finite(self.score)
         better_residual = residual < (1 - _BETTER_RESIDUAL) * self.residual
         return Marks(
             torch.where(better_score, best, self.score),

@@ -58,7 +58,8 @@ class Paper(Dual):
     def __call__(self, at: Progress, memory: Memory) -> tuple[Tensor, Memory]:
         """The decaying rule of Algorithm 1."""
         gap = _batch.ratio(at.gap, at.extent) if self.sigma is None else at.gap
-        decay = torch.log1p(at.k).square_().mul_(at.k).mul_(gap)
+        log = torch.log1p(at.k)
+        decay = log.mul_(log).mul_(at.k).mul_(gap)
         first = _PAPER_SHARE * at.first_rho if self.sigma is None else self.sigma
         return first / decay.clamp_min_(1.0), memory
 
