@@ -234,6 +234,7 @@ def bad_uses():
         "term must be a genprior Term": lambda: gp.checks.check_term(print, 3),
         "both set the z step": lambda: gp.ExactADMM(beta=0.1, z_step=gp.z_steps.Adam()),
         "both set the dual step": lambda: gp.LinearizedADMM(sigma=0.1, dual=gp.duals.Constant()),
+        "sigma=0.1 and share=0.2 both set the dual step": lambda: gp.duals.Constant(0.1, share=0.2),
         "0 < c1 < c2 < 1": lambda: gp.LBFGS(c1=0.9, c2=0.1),
         "step_size must be a finite number above 0": lambda: gp.ProjectedGradient(step_size=-1.0),
         "z_step must be a ZStep": lambda: gp.ProjectedGradient(z_step="adam"),

@@ -53,12 +53,17 @@ def times(x: Tensor, matrix: Tensor) -> Tensor:
 
 def _is_plain(x: Tensor) -> bool:
     """Whether it is an ordinary tensor of float32 numbers on the CPU."""
-    return x.dtype is torch.float32 and x.is_cpu and type(x) in _ORDINARY
+    return x.dtype is torch.float32 and x.is_cpu and is_ordinary(x)
+
+
+def is_ordinary(x: object) -> bool:
+    """Whether it is a tensor of torch's own, and no subclass, which may do something else in any operation."""
+    return type(x) in _ORDINARY
 
 
 def is_transformed(x: Tensor) -> bool:
     """Whether forward mode, a transform of ``torch.func`` or autocast is at work: a pass by hand knows none of them."""
-    if torch._C._functorch.peek_interpreter_stack() is not None or torch.is_autocast_enabled("cpu"):
+    if torch._C._functorch.peek_interpreter_stack() is not None or torch.is_autocast_enabled(x.device.type):
         return True
     # The level is that of all threads: it tells that there are tangents somewhere, not that x has one.
     return forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None  # type: ignore[no-untyped-call]

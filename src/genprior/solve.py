@@ -176,7 +176,7 @@ def _starts(problem: Problem, z0: Tensor | None, restarts: int, seed: int) -> Te
         raise ValueError(f"z0 has {len(z0)} items, but the problem has {items}: give one start per item")
     random = _validate.seed(seed)
     if z0 is not None and given:
-        starts = z0.detach().clone().flatten(0, 1)
+        starts = z0.detach().clone(memory_format=torch.contiguous_format).flatten(0, 1)
     else:
         drawn = [generator.draw(items, random) for _ in range(restarts)]
         if z0 is not None:

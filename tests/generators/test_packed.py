@@ -195,7 +195,7 @@ def test_a_run_uses_packed_layers_and_the_generator_itself_does_not(monkeypatch)
     assert not passes and not large(G.module)
     gp.solve(gp.Problem(G, gp.SquaredDistance(torch.rand(30, 400))), gp.Adam(), stop=gp.MaxSteps(3))
     assert passes == [400] * 4
-    assert large(G.prepared().runs) and not large(G.module)
+    assert large(G.prepared()._run) and not large(G.module)
 
 
 def test_a_run_gives_the_generators_signals():

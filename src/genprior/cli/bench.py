@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class Overhead(Machine):
     """Time an iteration of exact ADMM against one bare forward and backward pass of the same generator.
 
-    Interleaved, medians. The ratio of the DCGAN-size generator is the headline; the small MLP shows the bookkeeping. A run's own
-    passes are faster than the bare module's where it has large linear layers; the ratio to those is told too.
+    Interleaved, medians. The ratio of the DCGAN-size generator is the headline; the small MLP shows the bookkeeping. Where
+    a generator has large linear layers, the passes of a run are faster than the bare module's; the ratio to those is told too.
 
     Example:
         genprior bench overhead --json

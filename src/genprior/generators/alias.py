@@ -36,6 +36,10 @@ def frozen_alias(module: nn.Module) -> nn.Module:
         ) from problem
     for part in all_parts(double):
         part.eval()
+        if vars(part).get("_is_full_backward_hook", False) is None:
+            vars(part)["_is_full_backward_hook"] = (
+                True  # else torch overlooks full hooks that come to the shared table later
+            )
         for parameter in part.parameters():
             parameter.requires_grad_(False)
     _refuse_batch_statistics(double)
@@ -108,3 +112,8 @@ def place_of(module: nn.Module) -> tuple[torch.device, torch.dtype]:
             if tensor.is_floating_point():
                 return tensor.device, tensor.dtype
     return torch.device("cpu"), torch.float32
+
+
+def version_of(tensor: Tensor) -> int:
+    """How often a tensor was changed in place; tensors made in inference mode do not tell."""
+    return 0 if tensor.is_inference() else tensor._version

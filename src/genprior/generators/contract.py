@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from genprior import _validate
-from genprior.generators.alias import frozen_alias, place_of
-from genprior.generators.chain import Chain, Pull
+from genprior.generators.alias import frozen_alias, place_of, version_of
+from genprior.generators.chain import Chain, WayBack
 from genprior.generators.evaluation import Evaluation
 from genprior.generators.faster import quick_copy
 from genprior.generators.jacobian import Linearised, OnlyGradients, jacobian, pushed
@@ -61,6 +61,8 @@ class Generator:
     (1, 0)
     """
 
+    _chain: Chain | None = None
+
     def __init__(
         self,
         module: nn.Module,
@@ -79,7 +81,6 @@ class Generator:
         self.signal_range = _checked_range(signal_range)
         self.module = frozen_alias(module)
         self._run: Callable[[Tensor], Tensor] = self.module
-        self._chain: Chain | None = None
         found_device, found_dtype = place_of(self.module)
         self.device = found_device if device is None else torch.empty(0, device=device).device
         self.dtype = found_dtype if dtype is None else dtype
@@ -107,8 +108,8 @@ class Generator:
         self._check_signal(x, len(z))
         return x
 
-    def trace(self, z: Tensor) -> tuple[Tensor, Pull]:
-        """``G(z)``, and ``v -> DG(z)^T v`` to be used once: one forward pass now, one backward pass then."""
+    def trace(self, z: Tensor) -> tuple[Tensor, WayBack]:
+        """``G(z)``, and the way back ``v -> DG(z)^T v``, to be gone once: one forward pass now, one backward pass then."""
         if self._chain is None or not self._chain.serves(z):
             with torch.enable_grad():
                 leaf = z.detach().requires_grad_()
@@ -116,13 +117,13 @@ class Generator:
             return x.detach(), lambda v: self.backward(leaf, x, v)
         self._check_latent(z)
         try:
-            x, pull = self._chain(z)
+            x, back = self._chain(z)
         except Exception:
             with _persons_code(z):
                 raise
         self.forwards += 1
         self._check_signal(x, len(z))
-        return x, lambda v: self._counted(pull(v))
+        return x, lambda v: self._counted(back(v))
 
     def _counted(self, gradient: Tensor) -> Tensor:
         self.backwards += 1
@@ -177,17 +178,17 @@ class Generator:
         return other
 
     def prepared(self) -> Generator:
-        """The same generator for one run: counts from zero, large linear layers packed, chains of layers without autograd."""
+        """The same generator for one run: counts from zero, large linear layers packed, chains of layers without autograd.
+
+        The module's structure is read now, its weights at every pass.
+        """
         other = self.recounted()
         if other._run is other.module:
             other._run = packed_copy(self.module)
-            other._chain = Chain.of(other._run)
+            kind = type(self)  # what a person's subclass does in a pass is part of it
+            if kind.__call__ is Generator.__call__ and kind.backward is Generator.backward:
+                other._chain = Chain.of(other._run)
         return other
-
-    @property
-    def runs(self) -> Callable[[Tensor], Tensor]:
-        """What a pass calls: the module, or what was made of it for speed."""
-        return self._run
 
     def with_module(self, module: nn.Module) -> Generator:
         """Another module under the same contract: shapes, law, range; counts from zero."""
@@ -291,7 +292,7 @@ class Generator:
 
     def _weights(self) -> Tensor:
         """Changes when the module's numbers do."""
-        return torch.tensor([hash((p.data_ptr(), _version(p))) for p in self.module.parameters()], device="cpu")
+        return torch.tensor([hash((p.data_ptr(), version_of(p))) for p in self.module.parameters()], device="cpu")
 
     def _knowledge(self, metric: Tensor, forwards: int, backwards: int) -> dict[str, Tensor]:
         passes = torch.tensor([forwards, backwards], device="cpu")
@@ -343,11 +344,6 @@ def _line_of(problem: Exception) -> str:
     ours = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
     lines = [frame for frame in traceback.extract_tb(problem.__traceback__) if not frame.filename.startswith(ours)]
     return f", {Path(lines[-1].filename).name} line {lines[-1].lineno}" if lines else ""
-
-
-def _version(parameter: Tensor) -> int:
-    """How often a tensor was changed in place; tensors made in inference mode do not tell."""
-    return 0 if parameter.is_inference() else parameter._version
 
 
 def _checked_law(law: Law | None) -> Law:

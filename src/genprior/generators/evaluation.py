@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from genprior import _batch
-from genprior.generators.chain import Pull
+from genprior.generators.chain import WayBack
 
 if TYPE_CHECKING:
     from genprior.generators.contract import Generator
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 class _Tape:
     """What one forward pass left for the way back, to be used once by whoever comes first."""
 
-    def __init__(self, pull: Pull) -> None:
-        self._pull: Pull | None = pull
+    def __init__(self, back: WayBack) -> None:
+        self._back: WayBack | None = back
 
-    def take(self) -> Pull | None:
-        pull, self._pull = self._pull, None
-        return pull
+    def take(self) -> WayBack | None:
+        back, self._back = self._back, None
+        return back
 
 
 class Evaluation:
@@ -41,8 +41,8 @@ class Evaluation:
         self._points = points.detach()
         self._chosen = chosen
         if graph:
-            value, pull = generator.trace(self._points)
-            self._tape: _Tape | None = _Tape(pull)
+            value, back = generator.trace(self._points)
+            self._tape: _Tape | None = _Tape(back)
         else:
             with torch.no_grad():
                 value, self._tape = generator(self._points), None
@@ -51,10 +51,10 @@ class Evaluation:
 
     def pull(self, v: Tensor) -> Tensor:
         """``DG(z)^T v``, item by item."""
-        pull = (self._tape.take() if self._tape is not None else None) or self._generator.trace(self._points)[1]
+        back = (self._tape.take() if self._tape is not None else None) or self._generator.trace(self._points)[1]
         if self._chosen is not None:
             v = v.new_zeros(len(self._points), *v.shape[1:]).index_copy_(0, self._chosen, v)
-        return self._select(pull(v))
+        return self._select(back(v))
 
     def rows(self, index: Tensor) -> Evaluation:
         """The evaluation of the selected items, each at most once."""

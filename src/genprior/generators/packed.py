@@ -44,7 +44,13 @@ def _worthwhile(part: nn.Module) -> bool:
     if type(part) is not nn.Linear or "forward" in vars(part) or is_hooked(part):
         return False
     weight = part._parameters.get("weight")
-    return weight is not None and weight.is_cpu and weight.dtype is torch.float32 and weight.numel() >= _SMALLEST
+    return (
+        "bias" in part._parameters
+        and weight is not None
+        and weight.is_cpu
+        and weight.dtype is torch.float32
+        and weight.numel() >= _SMALLEST
+    )
 
 
 class PackedLinear(nn.Linear):

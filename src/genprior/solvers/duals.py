@@ -14,6 +14,7 @@ from genprior import _batch, _validate
 Memory = dict[str, Tensor]
 
 _PAPER_SHARE = 0.01
+_CONSTANT_SHARE = 0.1
 
 
 class Progress(NamedTuple):
@@ -66,18 +67,24 @@ class Paper(Dual):
 
 @dataclass(frozen=True)
 class Constant(Dual):
-    """The same sigma at every iteration; without one, ``share`` of the penalty of the moment."""
+    """The same ``sigma`` at every iteration, or ``share`` of the penalty of the moment; without either, a tenth of it."""
 
     sigma: float | None = None
-    share: float = 0.1
+    share: float | None = None
 
     def __post_init__(self) -> None:
         _check_sigma(self.sigma)
+        if self.share is None:
+            return
         _check_share(self.share)
+        if self.sigma is not None:
+            raise ValueError(f"sigma={self.sigma} and share={self.share} both set the dual step: give one")
 
     def __call__(self, at: Progress, memory: Memory) -> tuple[Tensor, Memory]:
         """The constant rule."""
-        return self.share * at.rho if self.sigma is None else torch.full_like(at.rho, self.sigma), memory
+        if self.sigma is not None:
+            return torch.full_like(at.rho, self.sigma), memory
+        return (_CONSTANT_SHARE if self.share is None else self.share) * at.rho, memory
 
 
 @dataclass(frozen=True)
