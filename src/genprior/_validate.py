@@ -103,6 +103,8 @@ def _floats(name: str, value: Tensor) -> str:
     own = name.partition(" ")[0]
     if value.dtype == torch.uint8:
         return f"for pictures use {own}.float() / 255, for other numbers {own}.float()"
+    if value.is_complex():
+        return f"stack the two parts, torch.view_as_real({own}); {own}.float() would drop the imaginary one"
     return f"use {own}.float()"
 
 

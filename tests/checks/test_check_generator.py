@@ -143,3 +143,20 @@ def test_module_and_global_seed_stay_as_they_are():
     assert torch.equal(torch.get_rng_state(), before)
     assert all(parameter.grad is None for parameter in module.parameters())
     assert module.training
+
+
+class Steps(nn.Module):
+    """A staircase: its gradient is zero wherever there is one."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 8)
+
+    def forward(self, z):
+        return (20 * self.linear(z)).round() / 20
+
+
+def test_a_staircase_has_no_gradient_to_follow():
+    report = check_generator(gp.Generator(Steps(), 3, 8))
+    assert [finding.law for finding in report.failures] == ["gradient equals differences"]
+    assert "the gradient is zero" in str(report)

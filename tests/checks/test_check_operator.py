@@ -134,3 +134,21 @@ def test_bad_operators(name):
 def test_only_the_broken_law_is_blamed(name):
     make, law, _ = BAD[name]
     assert [finding.law for finding in check_operator(make()).failures] == [law]
+
+
+@pytest.mark.parametrize("side", [28, 64, 256])
+def test_an_adjoint_that_is_a_little_too_long_shows_at_every_size(side):
+    shape = (1, side, side)
+
+    def adjoint(factor):
+        return lambda y: factor * y.roll(-3, -1)
+
+    right, wrong = (ops.Linear(lambda x: x.roll(3, -1), adjoint(c), shape, shape) for c in (1.0, 1.002))
+    assert check_operator(right).ok
+    assert [finding.law for finding in check_operator(wrong).failures] == ["<Ax, y> = <x, A^T y>"]
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+def test_a_matrix_on_any_scale_is_right(scale):
+    report = check_operator(ops.Dense(scale * random(392, 784).float()))
+    assert report.ok, str(report)

@@ -9,6 +9,7 @@ from genprior.checks import check_term
 CENTRE = torch.linspace(-1, 1, 24, dtype=torch.float64).reshape(4, 6)
 PER_ITEM = torch.tensor([0.1, 0.5, 1.0, 2.0], dtype=torch.float64)
 
+ENVELOPE = "gradient of the envelope is v - prox(v)"
 GOOD = {
     "zero": (gp.Zero(), (6,)),
     "l1": (gp.L1(), (6,)),
@@ -32,7 +33,7 @@ def test_good_terms(name, scale):
     term, shape = GOOD[name]
     report = check_term(term, shape, scale=scale)
     assert report.ok, str(report)
-    assert len(report.findings) == 6
+    assert len(report.findings) == 7
 
 
 @pytest.mark.parametrize("name", ["l1", "linf", "ball", "simplex"])
@@ -152,8 +153,123 @@ def test_bad_terms(name, seed):
 def test_only_the_broken_law_is_blamed(name):
     term, law, _ = BAD[name]
     blamed = {finding.law for finding in check_term(term, (6,)).failures}
-    assert blamed <= {law, "prox inequality"} if name == "batch mean" else blamed == {law}
+    assert blamed <= {law, "prox inequality", ENVELOPE} if name == "batch mean" else blamed == {law}
 
 
 def test_same_seed_same_report():
     assert str(check_term(HalvedStep(), (6,), seed=3)) == str(check_term(HalvedStep(), (6,), seed=3))
+
+
+class Weighted(gp.L1):
+    """``weight |x|_1``, to be broken in one place."""
+
+    weight = 1.0
+
+    def __call__(self, x):
+        return self.weight * super().__call__(x)
+
+    def prox(self, v, t):
+        return super().prox(v, self.weight * self.step(torch.as_tensor(t, dtype=v.dtype)))
+
+    def step(self, t):
+        return t
+
+    def subgradient(self, x):
+        return self.weight * super().subgradient(x)
+
+
+class TwiceTheStep(Weighted):
+    def step(self, t):
+        return 2 * t
+
+
+class StepForgotten(Weighted):
+    def step(self, t):
+        return torch.ones_like(t)
+
+
+class RootOfTheStep(Weighted):
+    def step(self, t):
+        return t.sqrt()
+
+
+class OnePercent(Weighted):
+    def step(self, t):
+        return 1.01 * t
+
+
+class LongSubgradient(Weighted):
+    def subgradient(self, x):
+        return 1.01 * super().subgradient(x)
+
+
+class NoSubgradient(Weighted):
+    def subgradient(self, x):
+        return torch.zeros_like(x)
+
+
+class MixedValues(Weighted):
+    def __call__(self, x):
+        return super().__call__(x).mean().expand(len(x))
+
+
+class Roots(Weighted):
+    """Not convex; for large weights its prox is zero."""
+
+    def __call__(self, x):
+        return self.weight * x.flatten(1).abs().sqrt().sum(1)
+
+    def prox(self, v, t):
+        return torch.zeros_like(v)
+
+    def subgradient(self, x):
+        return torch.zeros_like(x)
+
+
+class Count(Roots):
+    """The number of entries that are not zero, with its hard threshold."""
+
+    def __call__(self, x):
+        return self.weight * (x.flatten(1) != 0).sum(1).to(x)
+
+    def prox(self, v, t):
+        level = 2 * self.weight * torch.as_tensor(t, dtype=v.dtype)
+        return torch.where(v.square() > level.reshape(-1, *(1,) * (v.ndim - 1)), v, 0.0)
+
+
+MISTAKES = [
+    *((kind, ENVELOPE) for kind in (TwiceTheStep, StepForgotten, RootOfTheStep, OnePercent)),
+    *((kind, "subgradient inequality") for kind in (LongSubgradient, NoSubgradient)),
+    (MixedValues, "items do not influence each other"),
+    *((kind, "convex") for kind in (Roots, Count)),
+]
+
+
+@pytest.mark.parametrize("weight", [0.01, 1.0, 100.0])
+@pytest.mark.parametrize(("kind", "law"), MISTAKES, ids=[kind.__name__ for kind, _ in MISTAKES])
+@pytest.mark.parametrize("shape", [(10,), (28, 28)], ids=str)
+def test_mistakes_show_at_every_size_and_weight(kind, law, shape, weight):
+    term = kind()
+    object.__setattr__(term, "weight", weight)
+    blamed = {finding.law for finding in check_term(term, shape).failures}
+    assert law in blamed or (law == ENVELOPE and "prox inequality" in blamed)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("name", GOOD)
+def test_right_terms_are_not_blamed_at_any_scale(name, scale, dtype):
+    term, shape = GOOD[name]
+    report = check_term(term.to(dtype), shape, scale=scale, dtype=dtype)
+    assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("weight", [0.1, 1.0])
+def test_total_variation_in_float64(weight):
+    report = check_term(weight * gp.TotalVariation(), (8, 8))
+    assert report.ok, str(report)
+
+
+def test_a_class_in_place_of_a_term():
+    with pytest.raises(TypeError, match=r"got a class: write gp.L1\(...\), with brackets"):
+        check_term(gp.L1, 3)

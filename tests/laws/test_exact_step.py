@@ -14,7 +14,7 @@ import genprior as gp
 from genprior import operators as ops
 from genprior.losses import NoLoss
 from genprior.solvers import exact
-from genprior.solvers.exact import DiagonalProx, Inner, OrthogonalRows, Prox, Resolvent, Split, choose
+from genprior.solvers.exact import DiagonalProx, Inner, OrthogonalRows, Prox, QuadraticRows, Resolvent, Split, choose
 from genprior.solvers.inner import inner_proximal_gradient
 from genprior.terms import L1, L2, Ball, Box, L1Ball, LInf, Simplex, SquaredL2, TotalVariation, Zero
 
@@ -152,11 +152,11 @@ TABLE = [
     (fourier, Zero(), nothing, Resolvent, "FFT"),
     (composed, Zero(), nothing, Resolvent, "conjugate gradient"),
     (function, Zero(), nothing, Resolvent, "conjugate gradient"),
-    (wide, Zero().around(CENTRE), nothing, Resolvent, "thin SVD"),
-    (wide, SquaredL2(), half_square(), Resolvent, "thin SVD"),
-    (many, WEIGHTS * SquaredL2(), half_square(WEIGHTS.numpy()), Resolvent, "thin SVD"),
-    (wide, 0.4 * SquaredL2().around(CENTRE), half_square((0.4,) * 3, CENTRE), Resolvent, "thin SVD"),
-    (mask, (WEIGHTS * SquaredL2()).around(CENTRE), half_square(WEIGHTS.numpy(), CENTRE), Resolvent, "diagonal"),
+    (wide, Zero().around(CENTRE), nothing, QuadraticRows, "thin SVD"),
+    (wide, SquaredL2(), half_square(), QuadraticRows, "thin SVD"),
+    (many, WEIGHTS * SquaredL2(), half_square(WEIGHTS.numpy()), QuadraticRows, "thin SVD"),
+    (wide, 0.4 * SquaredL2().around(CENTRE), half_square((0.4,) * 3, CENTRE), QuadraticRows, "thin SVD"),
+    (mask, (WEIGHTS * SquaredL2()).around(CENTRE), half_square(WEIGHTS.numpy(), CENTRE), QuadraticRows, "diagonal"),
     (fourier, 2 * SquaredL2().around(0.3), half_square((2,) * 3, 0.3 + 0 * CENTRE), Resolvent, "FFT"),
     (tall, SquaredL2().around(CENTRE[0], shared=True), half_square(centre=CENTRE[:1].expand(B, *SHAPE)), Resolvent, "SVD"),
     (composed, 0.4 * SquaredL2().around(CENTRE), half_square((0.4,) * 3, CENTRE), Resolvent, "conjugate gradient"),
@@ -283,9 +283,25 @@ def test_the_table_covers_every_method(method):
     assert sum(row[3] is method for row in TABLE) >= 4
 
 
+@pytest.mark.parametrize("rho", [0.01, 1.0])
+@pytest.mark.parametrize("scale", [1.0, 100.0])
+def test_a_quadratic_term_costs_no_digits_in_float32(scale, rho):
+    """Where ``A^T A`` is far above rho, nothing may cancel: against float64."""
+    matrix, y, x, lam = (
+        random(*shape, seed=k).float() for k, shape in enumerate([(100, 784), (3, 100), (3, 784), (3, 784)])
+    )
+    A = ops.Dense(scale * matrix)
+    problem = gp.Problem(gp.Generator(nn.Linear(3, 784), 3, 784), gp.LeastSquares(A, y), on_signal=1e-3 * SquaredL2())
+    w, _, _ = step(problem, x, lam, x, torch.full((3,), rho))
+    exact_a, total = A.matrix.double(), rho + 1e-3
+    right = exact_a.T @ y.double().T + rho * x.double().T - lam.double().T
+    expected = torch.linalg.solve(exact_a.T @ exact_a + total * torch.eye(784, dtype=F64), right).T
+    assert float((w - expected).norm() / expected.norm()) < 1e-5
+
+
 def test_there_is_no_other_method():
     assert {kind.__name__ for kind in exact.Method.__subclasses__()} == {
-        "OrthogonalRows", "Resolvent", "Prox", "DiagonalProx", "Inner",
+        "OrthogonalRows", "QuadraticRows", "Resolvent", "Prox", "DiagonalProx", "Inner",
     }  # fmt: skip
 
 

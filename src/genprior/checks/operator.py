@@ -70,7 +70,7 @@ class _Probe:
                 self._linear(x, other, image),
                 self._adjoint(x, image),
                 self._independent(x, image),
-                self._resolvent(x),
+                self._resolvent(x, image),
                 *(() if self.operator.signal_shape is None else (self._norm(x, image),)),
             )
 
@@ -87,14 +87,16 @@ class _Probe:
         return small("A(2x - 3u) = 2Ax - 3Au", _worst(error, size), self.limit, advice)
 
     def _adjoint(self, x: Tensor, image: Tensor) -> Finding:
-        y = self._normal(tuple(image.shape)).to(image.dtype)
+        noise = self._normal(tuple(image.shape)).to(image.dtype)
         if image.is_complex():
-            y = y + 1j * self._normal(tuple(image.shape))
+            noise = noise + 1j * self._normal(tuple(image.shape))
+        # Near the image of x: beside a random y, <Ax, y> would be so small that an adjoint of another size goes unnoticed.
+        y = image + noise * _batch.spread(_batch.norm(image) / _batch.norm(noise), image)
         back = self.operator.adjoint(y)
         error = (_batch.dot(image, y) - _batch.dot(x, back)).abs()
         size = _batch.norm(image) * _batch.norm(y) + _batch.norm(x) * _batch.norm(back)
         advice = "adjoint is not the transpose of fn: leave it out to have it derived"
-        return small("<Ax, y> = <x, A^T y>", float(_batch.ratio(error, size).max()), self.limit, advice)
+        return small("<Ax, y> = <x, A^T y>", float(_batch.ratio(error, size).max()), self.limit / 10, advice)
 
     def _independent(self, x: Tensor, image: Tensor) -> Finding:
         index = torch.arange(self.items, device=x.device)
@@ -102,9 +104,12 @@ class _Probe:
         error = _worst(alone - image, _batch.norm(image))
         return small("items do not influence each other", error, self.limit, "treat the first axis as the batch")
 
-    def _resolvent(self, x: Tensor) -> Finding:
+    def _resolvent(self, x: Tensor, image: Tensor) -> Finding:
         worst = 0.0
-        for rho in (0.1, 10.0):
+        gain = float((_batch.norm(image) / _batch.norm(x)).max())
+        gain = gain if 0 < gain < math.inf else 1.0
+        for share in (0.1, 10.0):
+            rho = share * gain**2  # in the operator's own units: far below, rounding alone would decide
             u = self.operator.resolvent(x, rho)
             residual = self.operator.adjoint(self.operator(u)) + rho * u - x
             error = _worst(residual, _batch.norm(x))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 
 import torch
@@ -12,7 +14,10 @@ from genprior.checks.report import Finding, Report, small
 from genprior.terms import Term
 
 _ITEMS = 4
-_RIVALS = 64
+_FAR, _FAR_SLOW = 64, 8
+"""Points of the domain that are compared with; fewer where each takes an iteration."""
+_ROUNDINGS = 16
+"""Times the unit of rounding that a sum of many terms may be off."""
 
 
 def check_term(
@@ -27,7 +32,9 @@ def check_term(
     """Check that a term keeps the laws that the solvers rely on, on random points.
 
     The prox is judged by its defining inequality against many rivals, near and far: ``p = prox_{tf}(v)`` if and only if
-    ``t f(u) + 1/2|u - v|^2 >= t f(p) + 1/2|p - v|^2 + 1/2|u - p|^2`` for all u.
+    ``t f(u) + 1/2|u - v|^2 >= t f(p) + 1/2|p - v|^2 + 1/2|u - p|^2`` for all u; and by the gradient of the Moreau envelope
+    ``min_x t f(x) + 1/2|x - v|^2``, which is ``v - p``. Both for steps about 1, and for steps at which the prox goes half of
+    its way, as one that stays or goes all of it hides mistakes. Where the prox is iterative, within the term's ``tolerance``.
 
     Parameters
     ----------
@@ -43,7 +50,9 @@ def check_term(
         where to check.
     """
     if not isinstance(term, Term):
-        raise TypeError(f"term must be a genprior Term, got {type(term).__name__}: wrap it first")
+        kind = isinstance(term, type)
+        fix = f"write gp.{term.__name__}(...), with brackets" if kind else "wrap it first"
+        raise TypeError(f"term must be a genprior Term, got {'a class' if kind else type(term).__name__}: {fix}")
     probe = _Probe(term, _validate.shape("shape", shape), seed, scale, torch.device(device), dtype)
     try:
         findings = probe.findings()
@@ -62,7 +71,12 @@ class _Probe:
         self.random = torch.Generator().manual_seed(seed)
         self.device, self.dtype = device, dtype
         self.items = term.batch or _ITEMS
-        self.limit = 100 * torch.finfo(dtype).eps ** 0.75
+        self.domain: list[Tensor] = []
+        eps = torch.finfo(dtype).eps
+        self.eps, self.limit = eps, 100 * eps**0.75
+        self.width = max(eps, term.tolerance) ** (
+            1 / 3
+        )  # of differences, so that neither rounding nor kinks count much
 
     def findings(self) -> tuple[Finding, ...]:
         """All laws."""
@@ -76,6 +90,8 @@ class _Probe:
         )
         if not runs:
             return (shapes,)
+        self.domain = [self._feasible() for _ in range(_FAR if self.term.tolerance == 0 else _FAR_SLOW)]
+        steps = (t, self._telling(v, t) * t)
         return (
             shapes,
             Finding(
@@ -84,56 +100,117 @@ class _Probe:
                 f"values {_span(value)}",
                 "prox leaves the domain",
             ),
-            small("prox inequality", self._prox_error(v, t, p, value), self.limit, "prox is not the minimiser"),
-            small("convex", self._convexity_error(v), self.limit, "the value is not convex"),
+            small(
+                "prox inequality",
+                max(self._prox_error(v, step) for step in steps),
+                max(self.limit, 2 * self.term.tolerance),
+                "prox is not the minimiser",
+            ),
+            small(
+                "gradient of the envelope is v - prox(v)",
+                max(self._envelope_error(v, step) for step in steps),
+                3 * self.width,
+                "prox and value do not belong together: is t, or a factor, forgotten?",
+            ),
+            small("convex", self._convexity_error(), self.limit, "the value is not convex"),
             small("items do not influence each other", self._independence_error(v, t, p), self.limit, "work per row"),
-            small("subgradient inequality", self._subgradient_error(p, value), self.limit, "subgradient is wrong"),
+            small("subgradient inequality", self._subgradient_error(p, v), self.limit, "subgradient is wrong"),
         )
 
     def _points(self) -> Tensor:
         normal = torch.randn((self.items, *self.shape), generator=self.random, dtype=torch.float64, device="cpu")
         return (self.scale * normal).to(self.device, self.dtype)
 
+    def _sparse(self, x: Tensor) -> Tensor:
+        """With half of the coordinates zero: terms that count or favour zeros differ from convex ones there."""
+        kept = torch.rand(x.shape, generator=self.random, dtype=torch.float64, device="cpu") < 0.5
+        return x * kept.to(x)
+
     def _feasible(self) -> Tensor:
         return self.term.prox(self._points(), self.scale)
 
-    def _rivals(self, p: Tensor) -> list[Tensor]:
+    def _telling(self, v: Tensor, t: Tensor) -> float:
+        """A factor on steps at which the prox goes half of its way: one that stays, or goes all of it, hides mistakes."""
+        factors = [10.0**k for k in range(-4, 5)]
+        moved = [float(_batch.norm(v - self.term.prox(v, factor * t)).sum()) for factor in factors]
+        farthest = max(moved)
+        return min(zip(factors, moved, strict=True), key=lambda pair: abs(pair[1] - 0.5 * farthest))[0]
+
+    def _rivals(self, p: Tensor, v: Tensor) -> list[Tensor]:
         """Points of the domain near and far, and points that the prox has no say in: it may be what is wrong."""
         near = [self.term.prox(p + 10.0**-k * self._points(), 10.0**-k) for k in (1, 2, 3)]
-        mixed = [torch.lerp(p, self._feasible(), 0.5**k) for k in (1, 4, 8)]
+        mixed = [torch.lerp(p, self.domain[k], 0.5**k) for k in (1, 4, 7)]
         free = [p + 10.0**-k * self._points() for k in (0, 1, 2, 3)]
-        return [*near, *mixed, *free, *(self._feasible() for _ in range(_RIVALS))]
+        rays = [(1 + sign * 10.0**-k) * p for k in (1, 3) for sign in (1, -1)]
+        towards = [torch.lerp(p, v, share) for share in (-0.1, -0.001, 0.001, 0.1, 1.0)]
+        sparse = [self._sparse(p), self._sparse(v), p + self._sparse(v - p), p + 0.01 * self._sparse(v - p)]
+        return [*near, *mixed, *free, *rays, *towards, *sparse]
 
-    def _prox_error(self, v: Tensor, t: Tensor, p: Tensor, value: Tensor) -> float:
-        mine = t * value + 0.5 * _batch.square(p - v)
+    def _prox_error(self, v: Tensor, t: Tensor) -> float:
+        p = self.term.prox(v, t)
+        mine = t * self.term(p) + 0.5 * _batch.square(p - v)
         worst = 0.0
-        for u in self._rivals(p):
+        for u in (*self._rivals(p, v), *self.domain):
             theirs = t * self.term(u) + 0.5 * _batch.square(u - v)
             lack = mine + 0.5 * _batch.square(u - p) - theirs
             worst = _worse(worst, lack / (mine.abs() + _batch.square(u - p) + _batch.square(v)))
         return worst
 
-    def _convexity_error(self, v: Tensor) -> float:
+    def _envelope_error(self, v: Tensor, t: Tensor) -> float:
+        """Differences of ``e(v) = min_x t f(x) + 1/2|x - v|^2`` against its gradient, less what rounding may do."""
+
+        def envelope(u: Tensor) -> Tensor:
+            nearest = self.term.prox(u, t)
+            return t * self.term(nearest) + 0.5 * _batch.square(nearest - u)
+
+        gradient, h = v - self.term.prox(v, t), self.width
+        unit = _ROUNDINGS * self.eps + self.term.tolerance
+        rounding = unit * (envelope(v).abs() + _batch.square(v)) / h
         worst = 0.0
-        for _ in range(8):
-            a, b = self._feasible(), self._feasible()
-            chord = 0.5 * (self.term(a) + self.term(b))
-            lack = self.term(0.5 * (a + b)) - chord
-            worst = _worse(worst, lack / (chord.abs() + 1))
+        for _ in range(3):
+            d = self._points()
+            secant = (envelope(v + h * d) - envelope(v - h * d)) / (2 * h)
+            error = ((secant - _batch.dot(gradient, d)).abs() - rounding).clamp_min(0)
+            size = _batch.norm(gradient) * _batch.norm(d) / math.sqrt(v[0].numel())
+            worst = _worse(worst, _batch.ratio(error, size))
+        return worst
+
+    def _convexity_error(self) -> float:
+        """``f((a + b)/2) <= (f(a) + f(b))/2``, relative, for points of the domain and for free ones, full and sparse."""
+        pairs = list(itertools.pairwise(self.domain[:9]))
+        for size in (0.1, 1.0, 10.0):
+            a, b = size * self._points(), size * self._points()
+            pairs += [(a, b), (self._sparse(a), self._sparse(b)), (a, 0 * a), (a, 1.5 * a)]
+        worst = 0.0
+        for a, b in pairs:
+            ends, middle = (self.term(a), self.term(b)), self.term(0.5 * (a + b))
+            chord = 0.5 * (ends[0] + ends[1])
+            lack = torch.where(chord == torch.inf, 0.0, middle - chord)
+            sums = torch.where(chord == torch.inf, 1.0, ends[0].abs() + ends[1].abs() + middle.abs())
+            worst = _worse(worst, torch.where(lack > 0, _batch.ratio(lack, sums), lack.clamp_max(0)))
         return worst
 
     def _independence_error(self, v: Tensor, t: Tensor, p: Tensor) -> float:
         index = torch.arange(self.items, device=self.device)
         alone = torch.cat([self.term.rows(i[None]).prox(v[i][None], t[i][None]) for i in index])
-        return float(_batch.ratio(_batch.norm(alone - p), _batch.norm(v)).max())
+        worst = float(_batch.ratio(_batch.norm(alone - p), _batch.norm(v)).max())
+        for x in (v, p):
+            together = self.term(x)
+            single = torch.cat([self.term.rows(i[None])(x[i][None]) for i in index])
+            same = torch.where(single == together, 0.0, (single - together).abs())  # infinite ones are equal too
+            worst = _worse(worst, _batch.ratio(same, together.abs()))
+        return worst
 
-    def _subgradient_error(self, p: Tensor, value: Tensor) -> float:
-        g = self.term.subgradient(p)
+    def _subgradient_error(self, p: Tensor, v: Tensor) -> float:
         worst = 0.0
-        for u in self._rivals(p)[:16]:
-            lack = value + _batch.dot(g, u - p) - self.term(u)
-            size = value.abs() + _batch.norm(g) * _batch.norm(u - p) + 1e-12 * self.scale
-            worst = _worse(worst, _batch.ratio(lack.clamp_min(0), size))
+        for x in (p, v):
+            value, g = self.term(x), self.term.subgradient(x)
+            inside = value.isfinite()
+            for u in self._rivals(x, v if x is p else p):
+                other, along = self.term(u), _batch.dot(g, u - x)
+                lack = torch.where(inside & other.isfinite(), (value + along - other).clamp_min(0), 0.0)
+                sums = value.abs() + other.abs() + _batch.norm(g) * (_batch.norm(u - x) + _batch.norm(x))
+                worst = _worse(worst, _batch.ratio(lack, torch.where(inside & other.isfinite(), sums, 1.0)))
         return worst
 
 

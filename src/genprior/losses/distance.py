@@ -30,7 +30,8 @@ class SquaredDistance(Loss):
 
     def __init__(self, y: Tensor, weight: PerItem = 1.0) -> None:
         self.y = _validate.batch("y", _validate.tensor("y", y), None).detach().clone()  # the caller may change theirs
-        self.weight = _validate.per_item("weight", weight, least=0)
+        weight = _validate.per_item("weight", weight, least=0)
+        self.weight = weight.clone() if isinstance(weight, Tensor) else weight
         self.batch = y.shape[0]
         if isinstance(weight, Tensor) and weight.ndim == 1 and len(weight) != self.batch:
             raise ValueError(

@@ -53,6 +53,8 @@ class EmpiricalRisk(Loss):
         self.loss = loss
         self.samples = samples
         parts = (samples,) if isinstance(samples, Tensor) else tuple(samples)
+        if not parts:
+            raise ValueError("samples are an empty tuple: give the tensor of samples, or a tuple of tensors")
         for part in parts:
             if not isinstance(part, Tensor):
                 raise TypeError(f"samples must be a tensor or a tuple of tensors, got {type(part).__name__}")
@@ -66,6 +68,10 @@ class EmpiricalRisk(Loss):
         self.batch = parts[0].shape[0] if per_item else None
         self.smoothness = None if smoothness is None else _validate.number("smoothness", smoothness, above=0)
         self.strong_convexity = _validate.number("strong_convexity", strong_convexity, least=0)
+        if self.smoothness is not None and self.strong_convexity > self.smoothness:
+            raise ValueError(
+                f"strong_convexity {strong_convexity} is above smoothness {smoothness}, expected at most that: exchanged?"
+            )
 
     def evaluate(self, w: Tensor) -> tuple[Tensor, Tensor]:
         """The mean loss per item; the gradient differentiates again, so there is no residual to share."""

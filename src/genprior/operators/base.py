@@ -148,11 +148,13 @@ class Operator(ABC):
         picked.batch = len(index)
         return picked
 
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Operator:
+    def to(self, device: torch.device | str | torch.dtype | None = None, dtype: torch.dtype | None = None) -> Operator:
         """Give the operator on another device or in another real dtype; itself when nothing changes."""
+        if isinstance(device, torch.dtype):  # as with tensors
+            device, dtype = None, device
         device = None if device is None or self.device is None else torch.empty(0, device=device).device
         dtype = None if self.dtype is None else dtype
-        _check_real(dtype)
+        check_real(dtype)
         if device in (None, self.device) and dtype in (None, self.dtype):
             return self
         moved = self._changed(lambda t: _moved(t, device, dtype))
@@ -316,7 +318,8 @@ def _check_rho(rho: PerItem, v: Tensor) -> PerItem:
     return spread(rho.to(v), v)
 
 
-def _check_real(dtype: torch.dtype | None) -> None:
+def check_real(dtype: torch.dtype | None) -> None:
+    """Refuse what signals cannot have."""
     if dtype is not None and not dtype.is_floating_point:
         raise TypeError(f"dtype must be a real floating-point type such as torch.float32, got {dtype}")
 

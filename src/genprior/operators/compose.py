@@ -28,7 +28,7 @@ class Composition(Operator):
             picked.outer, picked.inner = self.outer.rows(index), self.inner.rows(index)
         return picked
 
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Operator:
+    def to(self, device: torch.device | str | torch.dtype | None = None, dtype: torch.dtype | None = None) -> Operator:
         """Give the composition of both parts on another device or in another dtype; itself when nothing changes."""
         moved = super().to(device, dtype)
         if isinstance(moved, Composition) and moved is not self:

@@ -183,9 +183,8 @@ class Gaussian(Dense):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         m = _validate.whole("m", m)
-        self.seed = _validate.whole("seed", seed, least=0)
+        generator, self.seed = _validate.seed(seed), int(seed)
         shape = _validate.shape("signal_shape", signal_shape)
-        generator = torch.Generator().manual_seed(seed)
         matrix = torch.randn(m, math.prod(shape), generator=generator, dtype=torch.float64, device="cpu")
         super().__init__((matrix / math.sqrt(m)).to(dtype).to(device), shape)
 

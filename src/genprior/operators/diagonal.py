@@ -9,7 +9,7 @@ from torch import Tensor
 
 from genprior import _validate
 from genprior._batch import PerItem
-from genprior.operators.base import Operator, RowForm
+from genprior.operators.base import Operator, RowForm, check_real
 
 
 class Identity(Operator):
@@ -33,13 +33,13 @@ class Identity(Operator):
 
     def row_form(self) -> RowForm:
         """Itself, with ``gram = 1``."""
-        return RowForm(self._forward, self._adjoint, 1.0, _same)
+        return RowForm(_same, _same, 1.0, _same)
 
     def _forward(self, x: Tensor) -> Tensor:
-        return x
+        return x.clone()  # whoever adds noise to A(x) in place means the measurements, not the signal
 
     def _adjoint(self, y: Tensor) -> Tensor:
-        return y
+        return y.clone()
 
     def _resolvent(self, v: Tensor, rho: PerItem, start: Tensor | None) -> Tensor:
         return v / (1 + rho)
@@ -120,6 +120,7 @@ def _same(y: Tensor) -> Tensor:
 
 
 def _weights(mask: Tensor, dtype: torch.dtype | None) -> Tensor:
+    check_real(dtype)
     if not isinstance(mask, Tensor):
         raise TypeError(f"mask must be a torch.Tensor, got {type(mask).__name__}: use torch.as_tensor(...)")
     if mask.is_complex():

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from genprior import _validate
 from genprior._batch import PerItem
-from genprior.operators.base import Operator
+from genprior.operators.base import Operator, check_real
 
 
 class _Circulant(Operator):
@@ -60,6 +60,9 @@ class Blur(_Circulant):
     ) -> None:
         self.signal_shape = self.measurement_shape = image_shape(signal_shape)
         self._size = self.signal_shape[-2:]  # type: ignore[assignment]
+        check_real(dtype)
+        if per_item and not isinstance(kernel, Tensor):
+            raise ValueError(f"kernel={kernel!r} with per_item=True: give one kernel per item, a tensor (B, h, w)")
         if isinstance(kernel, Tensor):
             kernel = _validate.tensor("kernel", kernel).detach().to(device=device, dtype=dtype)
             _check_kernel(kernel, self._size, per_item)
@@ -124,6 +127,7 @@ class SubsampledFourier(_Circulant):
     ) -> None:
         self.signal_shape = self.measurement_shape = image_shape(signal_shape)
         self._size = self.signal_shape[-2:]  # type: ignore[assignment]
+        check_real(dtype)
         if isinstance(frequencies, Tensor):
             mask = _check_frequencies(frequencies, self._size, per_item)
             mask = torch.fft.ifftshift(mask, dim=(-2, -1)) if centred else mask
@@ -224,7 +228,7 @@ def _random_frequencies(m: int, size: tuple[int, int], seed: int) -> Tensor:
     total = math.prod(size)
     if m > total:
         raise ValueError(f"frequencies must be at most {total} = {size[0]} x {size[1]}, got {m}")
-    generator = torch.Generator().manual_seed(_validate.whole("seed", seed, least=0))
+    generator = _validate.seed(seed)
     mask = torch.zeros(total, dtype=torch.bool, device="cpu")
     mask[0] = True
     mask[1 + torch.randperm(total - 1, generator=generator, device="cpu")[: m - 1]] = True

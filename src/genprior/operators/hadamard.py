@@ -10,7 +10,7 @@ from torch import Tensor
 
 from genprior import _validate
 from genprior._batch import PerItem
-from genprior.operators.base import Operator, RowForm, orthogonal_rows_resolvent
+from genprior.operators.base import Operator, RowForm, check_real, orthogonal_rows_resolvent
 
 LARGEST_FACTOR_BITS = 5
 
@@ -53,13 +53,13 @@ class SubsampledHadamard(Operator):
         m = _validate.whole("m", m)
         if m > d:
             raise ValueError(f"m must be at most {d}, the number of signal values, got {m}: Gaussian allows more")
-        self.seed = _validate.whole("seed", seed, least=0)
+        generator, self.seed = _validate.seed(seed), int(seed)
+        check_real(dtype)
         self.measurement_shape = (m,)
         self.device, self.dtype = torch.empty(0, device=device).device, dtype
         self._gram = d / m
         self._blocks = [2**bit for bit in reversed(range(d.bit_length())) if d >> bit & 1]
         rounds = 1 if len(self._blocks) == 1 else 2
-        generator = torch.Generator().manual_seed(seed)
         orders = [torch.randperm(d, generator=generator, device="cpu") for _ in range(rounds)]
         signs = [torch.randint(0, 2, (d,), generator=generator, device="cpu") * 2 - 1 for _ in range(rounds)]
         self._orders = [order.to(device) for order in orders]

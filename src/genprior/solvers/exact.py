@@ -2,15 +2,16 @@
 
 :func:`choose` looks at L and R and picks the first method that applies:
 
-========================================  ==============================================================
-L and R                                   method
-========================================  ==============================================================
-``LeastSquares``, orthogonal rows, R = 0  one A^T per step, diagonal inverse, in coordinates of the rows
-``LeastSquares``, R zero or quadratic     the operator's resolvent (SVD, diagonal, FFT, or CG)
-``SquaredDistance`` or none, any R        one prox of R
-``LeastSquares`` with a mask, separable R one prox of R with a step per coordinate
-anything else                             inner accelerated proximal gradient, with a tolerance
-========================================  ==============================================================
+==============================================  ==============================================================
+L and R                                         method
+==============================================  ==============================================================
+``LeastSquares``, orthogonal rows, R = 0        one A^T per step, diagonal inverse, in coordinates of the rows
+``LeastSquares``, orthogonal rows, R quadratic  one A and one A^T per step, diagonal inverse
+``LeastSquares``, R zero or quadratic           the operator's resolvent (SVD, FFT, or CG)
+``SquaredDistance`` or none, any R              one prox of R
+``LeastSquares`` with a mask, separable R       one prox of R with a step per coordinate
+anything else                                   inner accelerated proximal gradient, with a tolerance
+==============================================  ==============================================================
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def choose(problem: Problem, tolerance: float, max_iterations: int) -> Method:
         if isinstance(term, Zero) and loss.form is not None:
             return OrthogonalRows()
         if term.as_quadratic() is not None:
-            return Resolvent()
+            return Resolvent() if loss.form is None else QuadraticRows()
         if isinstance(loss.operator, Identity) or (isinstance(loss.operator, Mask) and term.separable):
             return DiagonalProx()
     if isinstance(loss, SquaredDistance | NoLoss):
@@ -124,6 +125,32 @@ class OrthogonalRows(Method):
         p = (eta - e).div_(form.gram + _batch.spread(at.rho, e))
         r = form.adjoint(p)
         return Stepped(at.x + r, r, {"eta": eta, "p": p})
+
+    def name(self, problem: Problem) -> str:
+        """For people."""
+        return f"closed form ({_least_squares(problem).operator.resolvent_method})"
+
+
+class QuadraticRows(Method):
+    """Least squares with ``A A^T = diag(g)`` and ``R = c/2 |w - r|^2``.
+
+    With ``v = (rho x - lam + c r) / (rho + c)``::
+
+        w = v - A^T (A v - y) / (g + rho + c).
+
+    The same as the resolvent of ``A^T y + ...``, but nothing cancels where ``A^T A`` is far above rho.
+    """
+
+    def __call__(self, problem: Problem, at: Split, memory: Memory) -> Stepped:
+        """One application of A, one of A^T."""
+        loss = _least_squares(problem)
+        form = cast(RowForm, loss.form)
+        c, centre = problem.on_signal.as_quadratic() or (0.0, 0.0)
+        total = at.rho + c
+        v = _batch.spread(at.rho, at.x) * at.x - at.lam + _batch.spread(c, at.x) * centre
+        v = v / _batch.spread(total, v)
+        e = form.forward(v) - loss.target
+        return arrived(v - form.adjoint(e / (form.gram + _batch.spread(total, e))), at, memory)
 
     def name(self, problem: Problem) -> str:
         """For people."""

@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 
 from genprior import _validate
-from genprior._batch import PerItem, norm, spread
-from genprior.terms.parameters import describe, one_per_item, replaced, step_per_entry, times
+from genprior._batch import PerItem, spread
+from genprior.terms.parameters import describe, keep, one_per_item, replaced, step_per_entry, times
 
-SLACK = 100.0
-"""Feasible means ``distance <= (SLACK + sqrt(n)) eps magnitude``: a term's own projections, rounded in each of
-their n entries, must count as feasible in every dtype and at every scale."""
+ROUNDINGS = 8.0
+"""Units of rounding that an entry may be off by the few operations that made it."""
 
 
 class Term(ABC):
@@ -44,6 +43,11 @@ class Term(ABC):
         """Whether f is 0 on a set and infinite elsewhere."""
         return False
 
+    @property
+    def tolerance(self) -> float:
+        """Relative accuracy of the prox where it is iterative; 0: exact."""
+        return 0.0
+
     @abstractmethod
     def __call__(self, x: Tensor) -> Tensor:
         """Value of each item, shape ``(B,)``; ``inf`` where infeasible."""
@@ -60,9 +64,12 @@ class Term(ABC):
         """Euclidean distance of each item to the domain of f, shape ``(B,)``."""
         return x.new_zeros(x.shape[0])
 
-    def magnitude(self, x: Tensor) -> Tensor:
-        """Size of the numbers that decide whether an item is feasible, shape ``(B,)``; scales the slack."""
-        return norm(x)
+    def feasible(self, x: Tensor, blur: PerItem = 0.0) -> Tensor:
+        """Whether each item lies in the domain of f, up to rounding, shape ``(B,)``.
+
+        ``blur`` is the size, entry by entry, of the numbers whose difference x is: it is rounded at that size.
+        """
+        return torch.ones(x.shape[0], dtype=torch.bool, device=x.device)
 
     def as_quadratic(self) -> tuple[PerItem, PerItem] | None:
         """Give ``(c, centre)`` when ``f(x) = c/2 |x - centre|^2`` up to a constant, else None."""
@@ -91,8 +98,10 @@ class Term(ABC):
 
         return replaced(self, select)
 
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
+    def to(self, device: torch.device | str | torch.dtype | None = None, dtype: torch.dtype | None = None) -> Self:
         """Give the term with its tensors on another device or in another dtype."""
+        if isinstance(device, torch.dtype):  # as with tensors
+            device, dtype = None, device
 
         def move(_: str, value: Any) -> Any:
             return value.to(device=device, dtype=dtype) if isinstance(value, Term | Tensor) else value
@@ -134,10 +143,9 @@ class Term(ABC):
                 yield name, value.shape[0]
 
 
-def membership(violation: Tensor, magnitude: Tensor, entries: int) -> Tensor:
-    """Value of an indicator: 0 where the violation is explained by rounding (see ``SLACK``), else infinite."""
-    slack = (SLACK + math.sqrt(entries)) * torch.finfo(violation.dtype).eps
-    return torch.where(violation <= slack * magnitude, 0.0, math.inf).to(violation)
+def indicator(feasible: Tensor, x: Tensor) -> Tensor:
+    """0 where feasible, else infinite, in the dtype of x."""
+    return torch.zeros_like(feasible, dtype=x.dtype).masked_fill_(~feasible, math.inf)
 
 
 @dataclass(frozen=True)
@@ -183,7 +191,7 @@ class Scaled(Term):
 
     def __post_init__(self) -> None:
         limits = {"above": 0.0} if self.term.is_indicator else {"least": 0.0}
-        _validate.per_item("the factor of a term", self.factor, **limits)
+        keep(self, "factor", _validate.per_item("the factor of a term", self.factor, **limits))
         _ = self.batch  # refuses parts made for different numbers of items
         if isinstance(self.term, Scaled):
             product = _validate.per_item("the product of factors", self.factor * self.term.factor, least=0.0)
@@ -199,6 +207,11 @@ class Scaled(Term):
     def is_indicator(self) -> bool:
         """As the term."""
         return self.term.is_indicator
+
+    @property
+    def tolerance(self) -> float:
+        """As the term."""
+        return self.term.tolerance
 
     def __call__(self, x: Tensor) -> Tensor:
         """``c f(x)``, and 0 where ``c = 0``."""
@@ -219,9 +232,9 @@ class Scaled(Term):
         """As the term."""
         return self.term.violation(x)
 
-    def magnitude(self, x: Tensor) -> Tensor:
+    def feasible(self, x: Tensor, blur: PerItem = 0.0) -> Tensor:
         """As the term."""
-        return self.term.magnitude(x)
+        return self.term.feasible(x, blur)
 
     def as_quadratic(self) -> tuple[PerItem, PerItem] | None:
         """Multiply the curvature of the term, if it is a quadratic."""
@@ -263,6 +276,11 @@ class Around(Term):
         """As the term."""
         return self.term.is_indicator
 
+    @property
+    def tolerance(self) -> float:
+        """As the term."""
+        return self.term.tolerance
+
     def is_per_item(self, name: str, value: Tensor) -> bool:
         """Whether the centre was given per item."""
         return not self.shared
@@ -270,7 +288,7 @@ class Around(Term):
     def __call__(self, x: Tensor) -> Tensor:
         """``f(x - y)``."""
         if self.is_indicator:
-            return membership(self.violation(x), self.magnitude(x), x[0].numel())
+            return indicator(self.feasible(x), x)
         return self.term(x - self._centre(x))
 
     def prox(self, v: Tensor, t: PerItem) -> Tensor:
@@ -286,11 +304,11 @@ class Around(Term):
         """Distance of ``x - y`` to the domain of f."""
         return self.term.violation(x - self._centre(x))
 
-    def magnitude(self, x: Tensor) -> Tensor:
-        """Size of the term's numbers and of y, because ``x - y`` is rounded at the size of y."""
+    def feasible(self, x: Tensor, blur: PerItem = 0.0) -> Tensor:
+        """Whether ``x - y``, which is rounded at the size of x and y, lies in the domain of f."""
         y = self._centre(x)
-        size = norm(y.expand_as(x)) if isinstance(y, Tensor) else abs(y) * math.sqrt(x[0].numel())
-        return self.term.magnitude(x - y) + size
+        size = y.abs() if isinstance(y, Tensor) else abs(y)
+        return self.term.feasible(x - y, x.abs() + size + blur)
 
     def as_quadratic(self) -> tuple[PerItem, PerItem] | None:
         """Shift the centre of the term, if it is a quadratic."""

@@ -92,12 +92,14 @@ class LInf(Term):
 
     def prox(self, v: Tensor, t: PerItem) -> Tensor:
         """``clip(v, -theta, theta)`` with ``sum_i max(|v_i| - theta, 0) = t``, or 0 when ``|v|_1 <= t``."""
-        level = spread(shrink_level(flat(v), step_per_item(t, v)).clamp(min=0), v)
+        rows = flat(v)
+        enough = 2 * rows.abs().sum(dim=1)  # from |v|_1 on the answer is 0; an infinite step would give no number
+        level = spread(shrink_level(rows, torch.minimum(step_per_item(t, v), enough)).clamp(min=0), v)
         return torch.minimum(torch.maximum(v, -level), level)
 
     def subgradient(self, x: Tensor) -> Tensor:
         """Mean of the signed unit vectors of the largest entries: the smallest subgradient; 0 at 0."""
         size = flat(x).abs()
-        largest = size == size.amax(dim=1, keepdim=True)
+        largest = (size == size.amax(dim=1, keepdim=True)).to(x.dtype)
         share = largest / largest.sum(dim=1, keepdim=True)
-        return share.reshape(x.shape).to(x) * x.sign()
+        return share.reshape(x.shape) * x.sign()

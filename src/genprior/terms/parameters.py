@@ -56,6 +56,11 @@ def replaced(owner: Owner, change: Callable[[str, Any], Any]) -> Owner:
     return twin
 
 
+def keep(owner: object, name: str, value: PerItem) -> None:
+    """Set an attribute of a frozen object; a tensor as a copy, for the caller may change theirs."""
+    object.__setattr__(owner, name, value.clone() if isinstance(value, Tensor) else value)
+
+
 def describe(value: PerItem) -> str:
     """Name a parameter in a repr: the number, or dtype and shape of a tensor."""
     if not isinstance(value, Tensor):

@@ -12,9 +12,12 @@ from torch import Tensor
 
 from genprior import _validate
 from genprior._batch import PerItem, flat, norm, spread
-from genprior.terms.base import Term, membership
-from genprior.terms.parameters import describe, one_per_item, step_per_entry, step_per_item
+from genprior.terms.base import ROUNDINGS, Term, indicator
+from genprior.terms.parameters import describe, keep, one_per_item, step_per_entry, step_per_item
 from genprior.terms.projections import project_l1_ball, project_simplex
+
+SLACK = 100.0
+"""Roundings by which a projection that sorts and sums may miss its set; and one for each of the square root of its entries."""
 
 
 class Indicator(Term):
@@ -26,9 +29,21 @@ class Indicator(Term):
     def project(self, v: Tensor) -> Tensor:
         """Nearest point of the set to each item."""
 
+    @abstractmethod
+    def magnitude(self, x: Tensor) -> Tensor:
+        """Size of the numbers that decide whether an item is feasible, shape ``(B,)``; scales the slack."""
+
     def __call__(self, x: Tensor) -> Tensor:
-        """0 in the set (up to rounding, see ``genprior.terms.base.SLACK``), infinite elsewhere."""
-        return membership(self.violation(x), self.magnitude(x), x[0].numel())
+        """0 in the set (up to rounding, see `feasible`), infinite elsewhere."""
+        return indicator(self.feasible(x), x)
+
+    def feasible(self, x: Tensor, blur: PerItem = 0.0) -> Tensor:
+        """``|x - P(x)| <= (SLACK + sqrt(n)) eps magnitude``, and a little more where x is a rounded difference."""
+        eps, entries = torch.finfo(x.dtype).eps, x[:1].numel()
+        slack = (SLACK + math.sqrt(entries)) * eps * self.magnitude(x)
+        if isinstance(blur, Tensor):
+            slack = slack + ROUNDINGS * eps * norm(blur.expand_as(x))
+        return self.violation(x) <= slack
 
     def prox(self, v: Tensor, t: PerItem) -> Tensor:
         """Projection, for every step."""
@@ -71,6 +86,8 @@ class Box(Indicator):
             raise ValueError(f"low has shape {tuple(low.shape)}, high {tuple(high.shape)}: they must fit") from error
         if not ordered:
             raise ValueError(f"low must not be above high and the box not empty, got {self!r}: are they exchanged?")
+        keep(self, "low", self.low)
+        keep(self, "high", self.high)
 
     def is_per_item(self, name: str, value: Tensor) -> bool:
         """Bounds serve all items."""
@@ -82,8 +99,18 @@ class Box(Indicator):
 
     def magnitude(self, x: Tensor) -> Tensor:
         """Largest finite bound."""
-        largest = torch.maximum(_largest_finite(self.low, x), _largest_finite(self.high, x))
-        return largest.expand(x.shape[0])
+        return self._sizes(x).amax().expand(x.shape[0])
+
+    def feasible(self, x: Tensor, blur: PerItem = 0.0) -> Tensor:
+        """Entry by entry: past its bound by no more than rounding at the size of its bounds."""
+        slack = ROUNDINGS * torch.finfo(x.dtype).eps * (self._sizes(x) + blur)
+        inside = (x >= _beside(self.low, x) - slack) & (x <= _beside(self.high, x) + slack)
+        return flat(inside).all(dim=1)
+
+    def _sizes(self, x: Tensor) -> Tensor:
+        """The larger finite bound of every entry, in a shape that broadcasts."""
+        bounds = (torch.as_tensor(_beside(bound, x), dtype=x.dtype, device=x.device) for bound in (self.low, self.high))
+        return torch.maximum(*(torch.where(bound.isfinite(), bound.abs(), 0.0) for bound in bounds))
 
     def check(self, name: str, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> None:
         """Check also that the bounds broadcast to the signal."""
@@ -101,7 +128,7 @@ class Box(Indicator):
 
 @dataclass(frozen=True, eq=False)
 class Ball(Indicator):
-    """``|x| <= radius``, the Euclidean ball; the radius is a number or one per item. ``P(v) = min(1, r / |v|) v``.
+    """``|x| <= radius``, the Euclidean ball; the radius is a number or one per item. ``P(v) = r / max(|v|, r) v``.
 
     Examples
     --------
@@ -113,11 +140,12 @@ class Ball(Indicator):
     radius: PerItem
 
     def __post_init__(self) -> None:
-        _validate.per_item("radius", self.radius, above=0.0)
+        keep(self, "radius", _validate.per_item("radius", self.radius, above=0.0))
 
     def project(self, v: Tensor) -> Tensor:
-        """``min(1, r / |v|) v``."""
-        return spread((self.magnitude(v) / norm(v)).clamp(max=1), v) * v
+        """``r / max(|v|, r) v``."""
+        radius = self.magnitude(v)
+        return spread(radius / torch.maximum(norm(v), radius), v) * v
 
     def magnitude(self, x: Tensor) -> Tensor:
         """Radius."""
@@ -131,7 +159,7 @@ class L1Ball(Indicator):
     radius: PerItem
 
     def __post_init__(self) -> None:
-        _validate.per_item("radius", self.radius, above=0.0)
+        keep(self, "radius", _validate.per_item("radius", self.radius, above=0.0))
 
     def project(self, v: Tensor) -> Tensor:
         """Soft thresholding at the level that brings the l1 norm to the radius."""
@@ -149,7 +177,7 @@ class Simplex(Indicator):
     total: PerItem = 1.0
 
     def __post_init__(self) -> None:
-        _validate.per_item("total", self.total, above=0.0)
+        keep(self, "total", _validate.per_item("total", self.total, above=0.0))
 
     def project(self, v: Tensor) -> Tensor:
         """``max(v - theta, 0)`` at the level that brings the sum to the total."""
@@ -187,9 +215,3 @@ def _beside(bound: PerItem, x: Tensor) -> PerItem:
 def _broadcasts(bound: Tensor, shape: tuple[int, ...]) -> bool:
     pairs = zip(reversed(bound.shape), reversed(shape), strict=False)
     return bound.ndim <= len(shape) and all(n in (1, m) for n, m in pairs)
-
-
-def _largest_finite(bound: PerItem, x: Tensor) -> Tensor:
-    if not isinstance(bound, Tensor):
-        return x.new_full((), abs(bound) if math.isfinite(bound) else 0.0)
-    return torch.where(bound.isfinite(), bound.abs(), 0.0).amax().to(x)
