@@ -333,7 +333,7 @@ def test_callbacks_see_every_step_and_can_stop():
 def test_plan_names_the_exact_step():
     assert "thin SVD" in gp.solve(noisy(), gp.ExactADMM(), stop=gp.MaxSteps(1)).plan
     nonsmooth = CERTIFIED["signal linf"]().problem
-    assert "prox of Around" in gp.solve(nonsmooth, gp.ExactADMM(), stop=gp.MaxSteps(1)).plan
+    assert "prox of LInf" in gp.solve(nonsmooth, gp.ExactADMM(), stop=gp.MaxSteps(1)).plan
 
 
 def test_eight_restarts_cost_less_than_three_runs():

@@ -66,6 +66,7 @@ class Problem:
                 "on_signal=gp.L1().around(y)"
             )
         self._weight: Tensor | None = None
+        self._allowed = 0.0
         self.generator = generator
         self.loss = NoLoss() if loss is None else loss
         self.on_signal = Zero() if on_signal is None else on_signal
@@ -80,9 +81,13 @@ class Problem:
         self._check_values("on_latent", self.on_latent, generator.latent_shape)
         warn_out_of_range(generator.signal_range, self.loss, self.on_signal)
 
-    def prepared(self) -> Problem:
-        """The same problem for one run, with a generator that is made ready for it and counts its passes from zero."""
+    def prepared(self, tolerance: float = 0.0) -> Problem:
+        """The same problem for one run, with a generator that is made ready for it and counts its passes from zero.
+
+        Signals within ``tolerance`` of an indicator's set, relative to their length, count as feasible.
+        """
         other = copy.copy(self)
+        other._allowed = tolerance
         other.generator = self.generator.prepared()
         return other
 
@@ -95,6 +100,7 @@ class Problem:
         part.on_latent = self.on_latent.rows(index)
         part.batch = None if self.batch is None else len(index)
         per_item = self._weight is not None and self.batch is not None
+        part._allowed = self._allowed
         part._weight = self._weight[index] if per_item and self._weight is not None else self._weight
         return part
 
@@ -104,10 +110,12 @@ class Problem:
         smooth = loss if isinstance(self.on_latent, Zero) else loss + self.on_latent(z)
         if isinstance(self.on_signal, Zero):
             return Point(smooth, smooth, residual, loss)
-        objective = smooth + self.on_signal(x)
+        value = self.on_signal(x)
         if not self.on_signal.is_indicator:
-            return Point(objective, objective, residual, loss)
-        return Point(objective, smooth + self._penalty_weight() * self.on_signal.violation(x), residual, loss)
+            return Point(smooth + value, smooth + value, residual, loss)
+        violation = self.on_signal.violation(x)
+        value = torch.where(violation <= self._allowed * _batch.norm(x), 0.0, value)
+        return Point(smooth + value, smooth + self._penalty_weight() * violation, residual, loss)
 
     def objective(self, z: Tensor) -> Tensor:
         """``L(G(z)) + R(G(z)) + H(z)`` per item (one forward pass)."""

@@ -71,7 +71,8 @@ def solve(
     batch_size
         most items in memory at once; all by default.
     tolerance
-        relative gap and stationarity at which an item counts as converged.
+        relative gap and stationarity at which an item counts as converged; a signal G(z) that is as near to the set of an
+        indicator R counts as feasible (``result.w`` of the ADMMs lies in it).
     patience
         steps without progress after which an item counts as stalled.
     check_every
@@ -120,7 +121,7 @@ def solve(
         check_every=_validate.whole("check_every", check_every),
         callbacks=tuple(callbacks),
     )
-    counted = problem.prepared()
+    counted = problem.prepared(options.tolerance)
     with torch.inference_mode(False), torch.no_grad():
         starts = _starts(problem, z0, options.restarts, seed)
         items = len(starts) // options.restarts

@@ -22,6 +22,8 @@ from .operators import reference as ref
 from .operators.instances import F64, coin, random
 from .terms.instances import half_square, norm, nothing, variation, within
 
+pytestmark = pytest.mark.filterwarnings("ignore:y has numbers where")  # data at random, also beside the mask
+
 B, SHAPE, D = 3, (2, 3), 6
 IMAGE = (4, 5)
 CENTRE, CENTRES = random(B, *SHAPE, seed=31), random(B, *IMAGE, seed=32)
@@ -163,8 +165,8 @@ TABLE = [
     (near, Zero(), nothing, Prox, "prox of Zero"),
     (near_each, Zero(), nothing, Prox, "prox of Zero"),
     (near, L1(), norm(1), Prox, "prox of L1"),
-    (near_each, WEIGHTS * L1(), norm(1, WEIGHTS.numpy()), Prox, "prox of Scaled"),
-    (near, LInf().around(CENTRE), norm("inf", centre=CENTRE), Prox, "prox of Around"),
+    (near_each, WEIGHTS * L1(), norm(1, WEIGHTS.numpy()), Prox, "prox of L1"),
+    (near, LInf().around(CENTRE), norm("inf", centre=CENTRE), Prox, "prox of LInf"),
     (near_each, 2.0 * LInf().around(CENTRE), norm("inf", (2,) * 3, CENTRE), Prox, "prox of"),
     (near, Box(-0.2, 0.4), within(lambda x, i: [x >= -0.2, x <= 0.4]), Prox, "prox of Box"),
     (near, Simplex(), within(lambda x, i: [x >= 0, cp.sum(x) == 1]), Prox, "prox of Simplex"),
@@ -173,10 +175,10 @@ TABLE = [
     (near_image, 0.3 * TV, variation(IMAGE, 0.3), Prox, "prox of"),
     (no_loss, L1(), norm(1), Prox, "prox of L1"),
     (no_loss, 0.5 * L2().around(CENTRE), norm(2, (0.5,) * 3, CENTRE), Prox, "prox of"),
-    (no_loss, LInf().around(CENTRE), norm("inf", centre=CENTRE), Prox, "prox of Around"),
+    (no_loss, LInf().around(CENTRE), norm("inf", centre=CENTRE), Prox, "prox of LInf"),
     (no_loss, 0.5 * L1().around(CENTRE), norm(1, (0.5,) * 3, CENTRE), Prox, "prox of"),
     (no_loss, Ball(0.9), within(lambda x, i: [cp.norm(x) <= 0.9]), Prox, "prox of Ball"),
-    (no_loss_image, TV.around(CENTRES), variation(IMAGE, 1.0, CENTRES), Prox, "prox of Around"),
+    (no_loss_image, TV.around(CENTRES), variation(IMAGE, 1.0, CENTRES), Prox, "TotalVariation, iterative"),
     (mask, L1(), norm(1), DiagonalProx, "one step per coordinate"),
     (masks, L1(), norm(1), DiagonalProx, "one step per coordinate"),
     (masks, WEIGHTS * L1().around(CENTRE), norm(1, WEIGHTS.numpy(), CENTRE), DiagonalProx, "one step per coordinate"),

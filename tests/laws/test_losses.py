@@ -16,6 +16,8 @@ from genprior.losses import NoLoss
 
 from .operators.instances import F64, INSTANCES, ITEMS, coin, matrices, measurements, random
 
+pytestmark = pytest.mark.filterwarnings("ignore:y has numbers where")  # data at random, also beside the mask
+
 CPU = torch.device("cpu")
 
 
@@ -378,3 +380,25 @@ def test_another_device_is_refused():
         gp.SquaredDistance(Y).check((4,), torch.device("meta"), F64)
     with pytest.raises(ValueError, match="y is on cpu, but the generator is on meta"):
         gp.LeastSquares(ops.Identity(4), Y).check((4,), torch.device("meta"), F64)
+
+
+def test_what_is_not_measured_is_told():
+    mask = gp.operators.Mask(torch.tensor([True, False, True]))
+    picture = torch.tensor([[1.0, 0.5, 1.0]])
+    with pytest.warns(UserWarning, match=r"y has numbers where Mask measures nothing \(0.33 of \|y\|\)"):
+        gp.LeastSquares(mask, picture)
+    assert float(gp.LeastSquares(mask, mask.measured(picture))(picture)[0]) == 0
+
+
+def test_a_weight_is_kept_as_it_was():
+    weight = torch.ones(2)
+    loss = gp.SquaredDistance(torch.zeros(2, 3), weight)
+    weight.zero_()
+    assert loss(torch.ones(2, 3)).tolist() == [3.0, 3.0]
+
+
+def test_risks_without_samples_or_with_exchanged_constants():
+    with pytest.raises(ValueError, match="samples are an empty tuple"):
+        gp.EmpiricalRisk(lambda w, s: w, ())
+    with pytest.raises(ValueError, match="is above smoothness"):
+        gp.EmpiricalRisk(lambda w, s: w, torch.ones(2), smoothness=1.0, strong_convexity=2.0)

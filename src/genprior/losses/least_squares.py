@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,9 @@ from genprior import _batch, _validate
 from genprior.losses.base import Loss
 from genprior.operators import Mask, Operator
 from genprior.operators.base import RowForm
+
+_STRAY = 1e-3
+"""Share of the measurements that may lie where nothing is measured without a word."""
 
 
 class LeastSquares(Loss):
@@ -22,7 +27,8 @@ class LeastSquares(Loss):
     operator
         a :class:`genprior.operators.Operator`.
     y
-        measurements, ``(B, *operator.measurement_shape)``.
+        measurements, ``(B, *operator.measurement_shape)``; for a mask with zeros where it measures nothing, as
+        ``operator.measured(y)`` gives them.
 
     Examples
     --------
@@ -46,6 +52,7 @@ class LeastSquares(Loss):
             raise TypeError(
                 f"y is real ({y.dtype}), but {operator!r} gives complex measurements: for a signal x, y = A(x) measures it"
             )
+        _warn_unmeasured(operator, y)
         self.operator = operator
         self.y = y.detach().clone()  # the caller may change theirs, and rotated copies are kept
         self.batch = y.shape[0]
@@ -111,7 +118,9 @@ class LeastSquares(Loss):
         part.y, part.batch = self.y[index], len(index)
         shared = part.operator is self.operator
         part._form = self._form if shared else None
-        part._rotated = self._rotated[index] if shared and self._rotated is not None else None
+        part._rotated = (
+            self.target[index] if shared else None
+        )  # rotated as a whole: rounding must not depend on the rows
         return part
 
     def check(self, signal_shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> None:
@@ -119,6 +128,18 @@ class LeastSquares(Loss):
         self.operator.check("operator", signal_shape, device, dtype)
         real = self.y.real if self.y.is_complex() else self.y
         _validate.same_place("y", real, device, dtype, "the generator")
+
+
+def _warn_unmeasured(operator: Operator, y: Tensor) -> None:
+    """A picture with holes as it is, say: what the mask does not measure no signal can fit."""
+    stray, whole = _batch.norm(y - operator.measured(y)), _batch.norm(y)
+    share = float(_batch.ratio(stray, whole).max())
+    if share > _STRAY:
+        warnings.warn(
+            f"y has numbers where {type(operator).__name__} measures nothing ({share:.2g} of |y|): they add a constant to the "
+            "objective, beside which small changes are lost: give LeastSquares(A, A.measured(y))",
+            stacklevel=3,
+        )
 
 
 def _fit_measurements(operator: Operator, y: Tensor) -> None:

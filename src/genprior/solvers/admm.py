@@ -158,6 +158,7 @@ class ADMM(Solver):
 
 _STEADY = 0.03
 """Dual step of the linearized preset, relative to the penalty: larger ones let lam run ahead of z where R is a norm."""
+_N, _SCALES = 20, 3
 _NO_UNIT = 1e-30
 """Adam's epsilon has the unit of a gradient; so small, it keeps from 0/0 and changes nothing else, whatever the units."""
 
@@ -196,6 +197,7 @@ class LinearizedADMM(ADMM):
         dual: duals.Dual | None = None,
         penalty: penalties.Penalty | None = None,
     ) -> None:
+        _refuse_both("rho", rho, penalty)
         moves = Momentum() if z_step is None and beta is None else z_step
         steady = duals.Constant(share=_STEADY) if dual is None and sigma is None else dual
         fixed = penalties.Constant(rho)
@@ -229,7 +231,7 @@ class ExactADMM(ADMM):
     sigma
         first dual step; omitted: ``0.01 rho``.
     n, scales
-        the k-th scale has ``2^k n`` iterations, k = 1 .. scales; the last one lasts.
+        the k-th scale has ``2^k n`` iterations, k = 1 .. scales; the last one lasts. 20 and 3 unless given.
     z_step, dual, penalty
         another choice in place of Adam's and the paper's.
     """
@@ -240,15 +242,22 @@ class ExactADMM(ADMM):
         *,
         beta: float | None = None,
         sigma: float | None = None,
-        n: int = 20,
-        scales: int = 3,
+        n: int | None = None,
+        scales: int | None = None,
         z_step: ZStep | None = None,
         dual: duals.Dual | None = None,
         penalty: penalties.Penalty | None = None,
     ) -> None:
-        doubling = penalties.Doubling(rho, n, scales)
+        for name, value in (("rho", rho), ("n", n), ("scales", scales)):
+            _refuse_both(name, value, penalty)
+        doubling = penalties.Doubling(rho, _N if n is None else n, _SCALES if scales is None else scales)
         moves = Adam(epsilon=_NO_UNIT) if z_step is None and beta is None else z_step
         super().__init__(*_choices(Exact(), beta, moves, sigma, dual, penalty or doubling))
+
+
+def _refuse_both(name: str, value: float | None, penalty: penalties.Penalty | None) -> None:
+    if value is not None and penalty is not None:
+        raise ValueError(f"{name}={value} and penalty={penalty} both set the penalty: give one")
 
 
 def _choices(

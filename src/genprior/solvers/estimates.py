@@ -30,6 +30,14 @@ def move_ratio(moved: Tensor, step: Tensor, spread: float) -> Tensor:
     return moved / _batch.norm(step).clamp_min(spread * torch.finfo(step.dtype).eps ** 0.75)
 
 
+def noise(value: Tensor, force: Tensor, x: Tensor) -> Tensor:
+    """What rounding may change of an objective of this value at x, where its gradient in the signal has the length ``force``.
+
+    Rounding x alone changes it by about ``eps |f| |x|``: far more than ``eps`` times the value where the data fit well.
+    """
+    return torch.finfo(value.dtype).eps * (4 * value.abs() + force * _batch.norm(x))
+
+
 def lipschitz(curvature: Tensor, kappa: Tensor) -> Tensor:
     """``curvature kappa^2``, kept above zero: the Lipschitz constant of the z gradient for fixed DG."""
     return (curvature * kappa * kappa).clamp_min(_TINY)

@@ -30,7 +30,7 @@ from genprior.operators import Identity, Mask
 from genprior.operators.base import RowForm
 from genprior.problem import Problem
 from genprior.solvers.inner import inner_proximal_gradient
-from genprior.terms import Zero
+from genprior.terms import Around, Scaled, Term, Zero
 
 Memory = dict[str, Tensor]
 
@@ -101,6 +101,14 @@ def choose(problem: Problem, tolerance: float, max_iterations: int) -> Method:
 def _least_squares(problem: Problem) -> LeastSquares:
     """The loss of a problem for which a method for least squares was chosen."""
     return cast(LeastSquares, problem.loss)
+
+
+def _prox_of(term: Term) -> str:
+    """In words: the term itself, without factors and centres, and how well its prox is found where that is iterative."""
+    tolerance = f", iterative, relative gap {term.tolerance:g}" if term.tolerance else ""
+    while isinstance(term, Scaled | Around):
+        term = term.term
+    return f"prox of {type(term).__name__}{tolerance}"
 
 
 class OrthogonalRows(Method):
@@ -190,7 +198,7 @@ class Prox(Method):
 
     def name(self, problem: Problem) -> str:
         """For people."""
-        return f"closed form (prox of {type(problem.on_signal).__name__})"
+        return f"closed form ({_prox_of(problem.on_signal)})"
 
 
 class DiagonalProx(Method):
@@ -211,7 +219,7 @@ class DiagonalProx(Method):
 
     def name(self, problem: Problem) -> str:
         """For people."""
-        return f"closed form (prox of {type(problem.on_signal).__name__}, one step per coordinate)"
+        return f"closed form ({_prox_of(problem.on_signal)}, one step per coordinate)"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from genprior import _batch, _validate
 from genprior.problem import Problem
 from genprior.solvers.base import Pull, Solver, State, following, judged_where, opening
 from genprior.solvers.curvature_pairs import CurvaturePairs
-from genprior.solvers.estimates import curvature_of, lipschitz
+from genprior.solvers.estimates import curvature_of, lipschitz, noise
 from genprior.terms import Zero
 
 
@@ -179,7 +179,7 @@ class LBFGS(Solver):
     def _judge_smooth(self, s: LBFGSState, gradient: Tensor) -> _Search:
         """The weak Wolfe conditions. Differences below rounding count as no increase."""
         slope = _batch.dot(s.base_gradient, s.direction)
-        enough = s.score <= s.base_value + self.c1 * s.length * slope + _rounding(s.base_value)
+        enough = s.score <= s.base_value + self.c1 * s.length * slope + noise(s.base_value, s.force, s.x)
         steep = _batch.dot(gradient, s.direction) >= self.c2 * slope
         accepted = (enough & steep) | (s.trials == 0)
         ended = accepted | (s.trials >= self.max_trials)
@@ -190,12 +190,10 @@ class LBFGS(Solver):
     def _judge_prox(self, s: LBFGSState, shortest: Tensor) -> _Search:
         """Sufficient decrease; where even the proximal gradient step has none, a shorter gamma."""
         move = _batch.square(_batch.flat(s.z) - s.base_z)
-        enough = s.score <= s.base_value - 0.5 * self.c1 / s.gamma.clamp_min(1e-30) * move + _rounding(s.base_value)
+        enough = s.score <= s.base_value - 0.5 * self.c1 / s.gamma.clamp_min(1e-30) * move + noise(
+            s.base_value, s.force, s.x
+        )
         accepted = enough | (s.trials == 0)
         failed = ~accepted & (s.trials >= self.max_trials)
         gamma = torch.where(s.trials == 0, shortest, torch.where(failed, s.gamma / 2, s.gamma))
         return _Search(accepted, accepted | failed, s.low, s.high, gamma)
-
-
-def _rounding(value: Tensor) -> Tensor:
-    return 4 * torch.finfo(value.dtype).eps * value.abs()

@@ -13,7 +13,7 @@ from genprior.losses import LeastSquares, SquaredDistance
 from genprior.problem import Point, Problem
 from genprior.solvers.base import Pull, Solver, State, following, judged_where, opening
 from genprior.solvers.damping import Model
-from genprior.solvers.estimates import pull_ratio, remembered
+from genprior.solvers.estimates import noise, pull_ratio, remembered
 from genprior.terms import Zero
 
 
@@ -127,7 +127,7 @@ class LevenbergMarquardt(Solver):
     def _judged(self, s: LevenbergState) -> LevenbergState:
         """Whether the trial is the new base; what it teaches about damping and Jacobian."""
         moved = s.k > 0
-        accepted = moved & (s.score < s.base_score)
+        accepted = moved & (s.score < s.base_score + noise(s.base_score, s.base_pressure, s.x))
         expected = torch.where(s.predicted > 0, s.predicted, 1.0)
         gain = torch.nan_to_num((s.base_score - s.score) / expected, nan=1.0)  # inf / inf from an infeasible start
         eps = torch.finfo(s.score.dtype).eps

@@ -13,7 +13,7 @@ from genprior.problem import Point, Problem
 from genprior.solvers import envelope, penalties
 from genprior.solvers.base import Pull, Solver, State, following, opening, unknown_is_infinite
 from genprior.solvers.envelope import Sight
-from genprior.solvers.estimates import hidden_force, latent_residual
+from genprior.solvers.estimates import hidden_force, latent_residual, noise
 from genprior.solvers.exact import Memory
 from genprior.solvers.latent_model import proximal_direction
 from genprior.solvers.secants import SecantModel
@@ -39,6 +39,8 @@ _SLOW = 0.01
 """Where a step lowers the energy by a smaller share, the pull decays faster: it may be what holds the energy up."""
 _SETTLED = 2e-3
 _RIDGE_LEAP = 0.3
+_SPENT = 1e-3
+"""The dual moves early where a step promises less than this share of ``rho |w - x|^2``."""
 """Where a step promises a smaller share of the energy, the function is at its minimum for this pull, which leaps down."""
 _RIDGE_END = 1e-4
 """The pull towards the law ends when it has decayed to this share."""
@@ -252,7 +254,7 @@ class QuasiNewton(Solver):
         """Sufficient decrease of phi; differences below rounding count as no increase."""
         base = self._value(problem, s, s.base_energy, s.base_z)
         trial = self._value(problem, s, s.energy, _batch.flat(s.z))
-        rounding = 4 * torch.finfo(base.dtype).eps * (base.abs() + s.base_energy.abs())
+        rounding = noise(base.abs() + s.base_energy.abs(), s.base_force, s.base_x)
         return (trial <= base + _ARMIJO * s.length * s.slope + rounding) | (s.k == 0)
 
     def _value(self, problem: Problem, s: QuasiNewtonState, energy: Tensor, z: Tensor) -> Tensor:
@@ -262,7 +264,8 @@ class QuasiNewton(Solver):
 
     def _dual(self, problem: Problem, s: QuasiNewtonState, accepted: Tensor) -> tuple[QuasiNewtonState, Tensor]:
         """``lam+ = lam + rho (w - x)`` and a larger rho, where it is due; and where it was."""
-        due = accepted & (s.age + 1 >= self.dual_every)
+        spent = (s.k > 0) & (-s.slope < _SPENT * s.rho * _batch.square(s.r))  # little is to be had before lam moves
+        due = accepted & ((s.age + 1 >= self.dual_every) | spent)
         if not envelope.needs_splitting(problem) or not bool(due.any()):
             return s, torch.zeros_like(due)
         grows = due & self._parted(s) & (s.rho < _MOST_GROWTH * s.first_rho)
@@ -304,7 +307,9 @@ class QuasiNewton(Solver):
         slow = ~moved & (s.base_energy - energy < _SLOW * s.base_energy.abs())  # a moved dual is another function
         settled = -s.slope < _SETTLED * s.base_energy.abs()
         decay = torch.where(settled, _RIDGE_LEAP, torch.where(slow, _RIDGE_HASTE, _RIDGE_DECAY))
-        share = torch.where(accepted & (s.k > 0), decay.to(s.share) * s.share, s.share)
+        # The leap is from where the pull stands: the share alone may be above what the energy allows, and leap for nothing.
+        left = torch.where(settled, torch.minimum(s.share, self._left(s, energy)), s.share)
+        share = torch.where(accepted & (s.k > 0), decay.to(s.share) * left, s.share)
         learned = replace(
             s,
             model=model,
@@ -344,10 +349,14 @@ class QuasiNewton(Solver):
         return replace(s, model=s.model.replaced(index, gram, _FLOOR))
 
     @staticmethod
+    def _left(s: QuasiNewtonState, energy: Tensor) -> Tensor:
+        """The share of the first energy that is left."""
+        return _batch.ratio(energy.clamp_min(0), s.first_energy)
+
+    @staticmethod
     def _ridge(s: QuasiNewtonState, energy: Tensor, share: Tensor) -> Tensor:
         """The weight of the pull: falls with the energy and with the steps, and ends."""
-        left = torch.minimum(_batch.ratio(energy.clamp_min(0), s.first_energy), share)
-        weight = s.first_ridge * left**_RIDGE_POWER
+        weight = s.first_ridge * torch.minimum(QuasiNewton._left(s, energy), share) ** _RIDGE_POWER
         return torch.where((share > _RIDGE_END) & weight.isfinite(), weight, 0.0)
 
     def _first_ridge(self, problem: Problem, curvature: Tensor, energy: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ import math
 import resource
 import time
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -178,3 +179,18 @@ def test_the_matrix_of_the_caller_may_change_later():
     a = ops.Dense(matrix)
     matrix.zero_()
     assert torch.equal(a(torch.ones(1, 2)), torch.ones(1, 2))
+
+
+def test_measurements_of_the_identity_are_not_the_signal():
+    x = torch.ones(2, 4)
+    y = ops.Identity(4)(x)
+    y += 1
+    assert torch.equal(x, torch.ones(2, 4))
+
+
+def test_numpy_seeds_and_a_dtype_that_comes_first():
+    A = ops.Gaussian(2, 5, seed=np.int64(1))
+    assert torch.equal(A.matrix, ops.Gaussian(2, 5, seed=1).matrix)
+    assert ops.SubsampledHadamard(2, 4, seed=np.int64(1)).seed == 1
+    assert A.to(torch.float64).dtype == torch.float64
+    assert (A @ ops.Identity(5)).to(torch.float64).dtype == torch.float64

@@ -149,3 +149,65 @@ def test_check_refuses_another_device() -> None:
 def test_total_variation_needs_two_axes() -> None:
     with pytest.raises(ValueError, match=r"R has shape \(5,\), but total variation needs images"):
         (2 * TotalVariation()).check("R", (5,), CPU, torch.float32)
+
+
+PARAMETERS = {
+    "factor": lambda c: c * L1(),
+    "radius": Ball,
+    "l1 radius": L1Ball,
+    "total": Simplex,
+    "low": lambda c: Box(-c, 1.0),
+    "high": lambda c: Box(-1.0, c),
+}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_what_a_caller_changes_later_does_not_reach_a_term(name: str) -> None:
+    given = torch.tensor([0.5, 0.7])
+    term, x = PARAMETERS[name](given), torch.tensor([[3.0, 1.0], [2.0, -4.0]])
+    before = term.prox(x, 0.3)
+    given.fill_(0.1)
+    assert torch.equal(term.prox(x, 0.3), before)
+
+
+def test_a_dtype_may_come_first_as_with_tensors() -> None:
+    term = (torch.tensor([0.5, 0.7]) * L1()).to(torch.float64)
+    assert isinstance(term, Scaled) and isinstance(term.factor, torch.Tensor)
+    assert term.factor.dtype == torch.float64
+
+
+def test_a_box_is_judged_entry_by_entry() -> None:
+    wide, small = torch.zeros(1, 784), torch.zeros(1, 784)
+    wide[0, 0], small[0, 0] = -10.0, -1e-7
+    assert Box(0.0, 1e6)(wide).item() == math.inf
+    assert Box(0.0, 1.0)(small).item() == 0
+    y = torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    budget = Box(-8 / 255, 8 / 255).around(y)
+    corner = y + 8 / 255 * torch.randn(y.shape, generator=torch.Generator().manual_seed(1)).sign()
+    assert budget(corner).item() == 0
+    corner[0, 0, 0, 0] += 1e-4 * (corner - y)[0, 0, 0, 0].sign()
+    assert budget(corner).item() == math.inf
+    assert budget(budget.prox(corner, 1.0)).item() == 0
+    assert Box(0.0, 1.0)(torch.full((1, 2), math.nan)).item() == math.inf
+
+
+def test_a_ball_around_a_large_centre() -> None:
+    y = 256 * torch.ones(1, 10_000)
+    ball = Ball(1.0).around(y)
+    off = torch.zeros_like(y)
+    off[0, 0] = 1.1
+    assert ball(y + off).item() == math.inf
+    assert ball(ball.prox(y + off, 1.0)).item() == 0
+
+
+def test_extreme_steps_and_points() -> None:
+    v = torch.tensor([[3.0, -4.0, 0.0]])
+    assert LInf().prox(v, math.inf).tolist() == [[0.0, 0.0, 0.0]]
+    x = torch.zeros(1, 3, requires_grad=True)
+    (slope,) = torch.autograd.grad(Ball(1.0).prox(x, 1.0).sum(), x)
+    assert slope.tolist() == [[1.0, 1.0, 1.0]]
+
+
+def test_the_subgradient_of_the_largest_entry_is_as_exact_as_its_dtype() -> None:
+    x = torch.tensor([[2.0, -2.0, 2.0, 1.0]], dtype=torch.float64)
+    assert LInf().subgradient(x).abs().sum().item() == pytest.approx(1.0, abs=1e-15)
