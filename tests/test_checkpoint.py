@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -415,14 +416,48 @@ def test_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(OSError, match="No space left"):
-        run(path)
+    with pytest.warns(UserWarning, match="checkpoint could not be written .*No space left"):
+        assert_same_run(run(path), whole)
     assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
     monkeypatch.setattr(Path, "write_bytes", real)
     steps = []
     resumed = run(path, callbacks=[lambda view: steps.append(view.step)])
     assert steps[0] == 14
     assert_same_run(resumed, whole)
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_the_run(tmp_path, monkeypatch):
+    def refuse(self, *_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    steps = []
+    with pytest.raises(ValueError, match=r"cannot be written .*Permission denied.*give another path"):
+        run(tmp_path / "run", callbacks=[lambda view: steps.append(view.step)])
+    assert not steps and not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_vanishes_costs_the_checkpoint_and_not_the_run(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+
+    def vanish(view):
+        if view.step == 3:
+            shutil.rmtree(folder)
+
+    with pytest.warns(UserWarning, match="checkpoint could not be written"):
+        result = run(folder / "run", every=50, callbacks=[vanish])
+    assert_same_run(result, run())
+
+
+def test_control_c_in_the_last_write_returns_the_result(tmp_path, monkeypatch):
+    def interrupted(self, content):
+        raise KeyboardInterrupt
+
+    whole = run()
+    monkeypatch.setattr(Path, "write_bytes", interrupted)
+    assert_same_run(run(tmp_path / "run", every=10_000), whole)
+    assert not list(tmp_path.iterdir())
 
 
 def test_no_temporary_files_are_left(tmp_path):

@@ -18,7 +18,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot write {path}: the folder {path.parent} does not exist, create it first")
-    temporary = path.with_name(f".{path.name[:_KEPT]}.{os.getpid()}-{threading.get_ident()}.part")
+    temporary = temporary_name(path)
     try:
         write(temporary)
         with temporary.open("r+b") as file:  # some systems refuse fsync on what is open for reading only
@@ -27,6 +27,11 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def temporary_name(path: Path) -> Path:
+    """A name beside ``path`` that nobody else uses."""
+    return path.with_name(f".{path.name[:_KEPT]}.{os.getpid()}-{threading.get_ident()}.part")
 
 
 def make_folder(folder: Path) -> None:

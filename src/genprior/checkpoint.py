@@ -19,7 +19,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from genprior import _validate
-from genprior._files import write_atomically
+from genprior._files import temporary_name, write_atomically
 from genprior.generators import Generator
 from genprior.generators.alias import all_parts
 from genprior.operators import Operator
@@ -76,6 +76,15 @@ class Checkpoint:
         text = {"format": _FORMAT, "meta": json.dumps(meta)}
         write_atomically(Path(self.path), lambda temporary: temporary.write_bytes(save(plain, metadata=text)))
         self._last = time.monotonic()
+
+    def try_out(self) -> None:
+        """Refuse a place that cannot be written now, rather than find out after the first minute."""
+        trial = temporary_name(Path(self.path))
+        try:
+            trial.touch()
+            trial.unlink()
+        except (OSError, ValueError) as problem:
+            raise ValueError(f"checkpoint {self.path} cannot be written ({problem}): give another path") from problem
 
     def read(self, run: str) -> tuple[dict[str, Tensor], dict[str, object]] | None:
         """What was stored for the run with this fingerprint, or None if there is no file."""

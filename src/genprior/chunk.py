@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -183,10 +182,7 @@ class Chunk:
     def _stored_interrupt(self) -> bool:
         """Store the run, if it can be stored, then let every row end as it stands."""
         with self.clock.stopped():
-            try:
-                self.around.keeper.write(self.around.done, self)
-            except OSError as problem:
-                warnings.warn(f"the checkpoint could not be written ({problem}); it is as it was before", stacklevel=2)
+            self.around.keeper.write(self.around.done, self)
         return self._interrupt()
 
     # -- storage ---------------------------------------------------------------------------------------------------

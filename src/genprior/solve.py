@@ -228,8 +228,16 @@ class _Run:
             self.done.append(chunk.finished())
             self.around.bar.chunk_done(chunk.items)
             if not interrupted:
-                self.around.keeper.write(self.done, None)
+                interrupted = self._stored()
         return self._assemble()
+
+    def _stored(self) -> bool:
+        """Store what is done. True if the run was interrupted meanwhile."""
+        try:
+            self.around.keeper.write(self.done, None)
+        except KeyboardInterrupt:
+            return True
+        return False
 
     def _chunk(self, first: int, stop: StopRule) -> Chunk:
         last = min(self.items, first + self.batch_size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
@@ -42,15 +43,23 @@ class Keeper:
         self._file = checkpoint if isinstance(checkpoint, Checkpoint | None) else Checkpoint(checkpoint)
         self._run = "" if self._file is None else fingerprint(*identity)
         self._read: Stored | None = None if self._file is None else self._file.read(self._run)
+        if self._file is not None:
+            self._file.try_out()
 
     def due(self, step: int) -> bool:
         """Whether it is time to write."""
         return self._file is not None and self._file.due(step)
 
     def write(self, done: list[Finished], running: Storable | None) -> None:
-        """Store the finished chunks and the one that is running."""
+        """Store the finished chunks and the one that is running; a run is worth more than its storage, and goes on without."""
         if self._file is None:
             return
+        try:
+            self._write(self._file, done, running)
+        except OSError as problem:
+            warnings.warn(f"the checkpoint could not be written ({problem}); it is as it was before", stacklevel=2)
+
+    def _write(self, file: Checkpoint, done: list[Finished], running: Storable | None) -> None:
         tensors: dict[str, Tensor] = {}
         for number, part in enumerate(done):
             tensors |= _tree.pack(part.outcome, f"done.{number}.outcome")
@@ -64,7 +73,7 @@ class Keeper:
         if running is not None:
             part_tensors, meta["running"] = running.stored()
             tensors |= {f"running.{name}": tensor for name, tensor in part_tensors.items()}
-        self._file.write(tensors, meta)
+        file.write(tensors, meta)
 
     def finished(self, place: Tensor) -> list[Finished]:
         """The chunks that were done, on the device of ``place``."""

@@ -33,9 +33,10 @@ def move_ratio(moved: Tensor, step: Tensor, spread: float) -> Tensor:
 def noise(value: Tensor, force: Tensor, x: Tensor) -> Tensor:
     """What rounding may change of an objective of this value at x, where its gradient in the signal has the length ``force``.
 
-    Rounding x alone changes it by about ``eps |f| |x|``: far more than ``eps`` times the value where the data fit well.
+    Rounding x alone changes it by about ``eps |f| |x|``, far more than ``eps`` times the value where the data fit well; a
+    network rounds in every layer.
     """
-    return torch.finfo(value.dtype).eps * (4 * value.abs() + force * _batch.norm(x))
+    return 4 * torch.finfo(value.dtype).eps * (value.abs() + force * _batch.norm(x))
 
 
 def lipschitz(curvature: Tensor, kappa: Tensor) -> Tensor:
