@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from torch import Tensor, nn
 
 import genprior as gp
 from genprior.generators.examples import soft_discs
+from tests.laws.certified import CERTIFIED
 from tests.laws.test_solvers import ADMM, SOLVERS, SQUARES_ONLY
 
 F64 = torch.float64
@@ -150,3 +153,14 @@ def test_a_saturated_start_does_not_mislead_the_steps(solver):
     program = cp.Problem(cp.Minimize(cp.sum(cp.logistic(margins)) / 60))
     program.solve(solver=cp.CLARABEL)
     torch.testing.assert_close(result.objective, torch.full((2,), program.value, dtype=F64), rtol=1e-3, atol=0)
+
+
+def test_a_trial_that_went_astray_is_no_unit_for_the_verdict_on_the_base():
+    problem, solver = CERTIFIED["noisy"]().problem, gp.LBFGS()
+    with torch.no_grad():
+        state = solver.start(problem, problem.generator.sample_latent(problem.batch, seed=1))
+        for _ in range(6):
+            state = solver.step(problem, state)
+        astray = replace(state, at=problem.generator.evaluate(1e12 * (1 + state.z)))
+    for calm, wild in zip(solver.residuals(problem, state), solver.residuals(problem, astray), strict=True):
+        assert torch.equal(calm, wild)

@@ -175,8 +175,13 @@ class Solver(ABC):
         """
         s: State = state
         residual = latent_residual(problem, s.before, s.gradient, s.nu, s.stretch)
-        slope = _batch.ratio(residual, s.stretch * (s.unit(_batch.norm(s.x)) + s.force))
+        slope = _batch.ratio(residual, s.stretch * (s.unit(_batch.norm(self.judged_signal(s))) + s.force))
         return torch.zeros_like(slope), unknown_is_infinite(problem, s, slope)
+
+    def judged_signal(self, state: Any) -> Tensor:
+        """The signals whose length is the unit of stationarity: the last ones, or the base of methods that try first."""
+        x: Tensor = state.x
+        return x
 
     def standing(self, state: Any) -> Tensor:
         """What divergence is judged by, per item: the score, or that of the last accepted point in methods that try first."""

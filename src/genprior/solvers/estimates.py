@@ -30,6 +30,17 @@ def move_ratio(moved: Tensor, step: Tensor, spread: float) -> Tensor:
     return moved / _batch.norm(step).clamp_min(spread * torch.finfo(step.dtype).eps ** 0.75)
 
 
+def is_long(step: Tensor, z: Tensor) -> Tensor:
+    """Whether a step in z is more than rounding."""
+    least: float = torch.finfo(step.dtype).eps ** 0.75
+    return _batch.norm(step) > least * _batch.norm(z)
+
+
+def secant_of(moved: Tensor, step: Tensor, z: Tensor) -> Tensor:
+    """``|G(z+) - G(z)| / |z+ - z|``, infinite where the step is too short to tell."""
+    return torch.where(is_long(step, z), _batch.ratio(_batch.norm(moved), _batch.norm(step)), torch.inf)
+
+
 def noise(value: Tensor, force: Tensor, x: Tensor) -> Tensor:
     """What rounding may change of an objective of this value at x, where its gradient in the signal has the length ``force``.
 

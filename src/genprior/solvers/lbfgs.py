@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from genprior import _batch, _validate
+from genprior.generators import Evaluation
 from genprior.problem import Problem
 from genprior.solvers.base import Pull, Solver, State, following, judged_where, opening
 from genprior.solvers.curvature_pairs import CurvaturePairs
-from genprior.solvers.estimates import curvature_of, lipschitz, noise
+from genprior.solvers.estimates import curvature_of, lipschitz, noise, secant_of
 from genprior.terms import Zero
 
 
@@ -23,6 +24,7 @@ class LBFGSState(State):
     """The trial point before the prox of H; ``z`` itself where H = 0."""
     base_v: Tensor
     base_z: Tensor
+    base_x: Tensor
     base_gradient: Tensor
     base_value: Tensor
     direction: Tensor
@@ -102,6 +104,7 @@ class LBFGS(Solver):
             v=flat,
             base_v=flat,
             base_z=flat,
+            base_x=at.x,
             base_gradient=torch.zeros_like(flat),
             base_value=point.score,
             direction=torch.zeros_like(flat),
@@ -155,11 +158,14 @@ class LBFGS(Solver):
 
         at = problem.generator.evaluate(z_next)
         point = problem.evaluate(at.x, at.z)
+        common = following(s, at, point, pull, problem.generator.spread)
+        common["stretch"] = self._stretch(s, at, pull)
         return LBFGSState(
-            **judged_where(search.accepted, following(s, at, point, pull, problem.generator.spread), s),
+            **judged_where(search.accepted, common, s),
             v=v,
             base_v=base_v,
             base_z=base_z,
+            base_x=torch.where(_batch.spread(search.accepted, s.x), s.x, s.base_x),
             base_gradient=base_gradient,
             base_value=torch.where(search.accepted, s.score, s.base_value),
             direction=direction,
@@ -171,6 +177,22 @@ class LBFGS(Solver):
             pairs=pairs,
             residual=point.residual,
         )
+
+    @staticmethod
+    def _stretch(s: LBFGSState, at: Evaluation, pull: Pull) -> Tensor:
+        """``|DG|`` by the way to this point or the way on, whichever says less: one may be from a steep place, one astray.
+
+        Where both are too short to tell, as it was.
+        """
+        z, on = _batch.flat(s.z), _batch.flat(at.z)
+        ways = ((s.x - s.base_x, z - s.base_z), (at.x - s.x, on - z))
+        secants = [secant_of(moved, step, z) for moved, step in ways]
+        least = torch.minimum(*secants)
+        return torch.maximum(pull.ratio, torch.where(least.isinf(), s.stretch, least))
+
+    def judged_signal(self, state: LBFGSState) -> Tensor:
+        """That of the base."""
+        return state.base_x
 
     def standing(self, state: LBFGSState) -> Tensor:
         """The score of the base: a trial that went astray is no divergence."""

@@ -13,7 +13,7 @@ from genprior.problem import Point, Problem
 from genprior.solvers import envelope, penalties
 from genprior.solvers.base import Pull, Solver, State, following, opening, unknown_is_infinite
 from genprior.solvers.envelope import Sight
-from genprior.solvers.estimates import hidden_force, latent_residual, noise
+from genprior.solvers.estimates import hidden_force, is_long, latent_residual, noise, secant_of
 from genprior.solvers.exact import Memory
 from genprior.solvers.latent_model import proximal_direction
 from genprior.solvers.secants import SecantModel
@@ -299,7 +299,7 @@ class QuasiNewton(Solver):
         z, gradient = _batch.flat(s.z), _batch.flat(pull.gradient)
         step = z - s.base_z
         bend = gradient - s.base_pull
-        long = _batch.norm(step) > torch.finfo(step.dtype).eps ** 0.75 * _batch.norm(z)  # shorter ones are rounding
+        long = is_long(step, z)
         clear = accepted | (_batch.dot(step, bend) > _CLEAR_BEND * _batch.norm(step) * _batch.norm(bend))
         model, taught = s.model.learned(~moved & (s.k > 0) & long & clear, step, bend, self._basis(problem))
         take = accepted[:, None]
@@ -313,7 +313,7 @@ class QuasiNewton(Solver):
         learned = replace(
             s,
             model=model,
-            stretch=torch.where(accepted, self._stretch(s, step, pull, long), s.stretch),
+            stretch=torch.where(accepted, self._stretch(s, step, pull), s.stretch),
             base_z=torch.where(take, z, s.base_z),
             base_x=torch.where(_batch.spread(accepted, s.x), s.x, s.base_x),
             base_pull=torch.where(take, gradient, s.base_pull),
@@ -329,10 +329,10 @@ class QuasiNewton(Solver):
         return learned, taught
 
     @staticmethod
-    def _stretch(s: QuasiNewtonState, step: Tensor, pull: Pull, long: Tensor) -> Tensor:
+    def _stretch(s: QuasiNewtonState, step: Tensor, pull: Pull) -> Tensor:
         """What the move to the trial point and the pull there tell about ``|DG|``; a move too short tells nothing new."""
-        secant = _batch.ratio(_batch.norm(s.x - s.base_x), _batch.norm(step))
-        return torch.maximum(pull.ratio, torch.where(long, secant, s.stretch))
+        secant = secant_of(s.x - s.base_x, step, _batch.flat(s.z))
+        return torch.maximum(pull.ratio, torch.where(secant.isinf(), s.stretch, secant))
 
     def _renewed(self, problem: Problem, s: QuasiNewtonState, accepted: Tensor) -> QuasiNewtonState:
         """The Gauss-Newton matrix at the base, where it is due."""
