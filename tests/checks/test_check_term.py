@@ -252,7 +252,8 @@ def test_mistakes_show_at_every_size_and_weight(kind, law, shape, weight):
     term = kind()
     object.__setattr__(term, "weight", weight)
     blamed = {finding.law for finding in check_term(term, shape).failures}
-    assert law in blamed or (law == ENVELOPE and "prox inequality" in blamed)
+    zero_either_way = kind is StepForgotten and weight == 100  # the inequality tells, the envelope cannot
+    assert ("prox inequality" if zero_either_way else law) in blamed
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
