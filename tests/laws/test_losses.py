@@ -402,3 +402,12 @@ def test_risks_without_samples_or_with_exchanged_constants():
         gp.EmpiricalRisk(lambda w, s: w, ())
     with pytest.raises(ValueError, match="is above smoothness"):
         gp.EmpiricalRisk(lambda w, s: w, torch.ones(2), smoothness=1.0, strong_convexity=2.0)
+
+
+def test_rows_have_the_bits_of_the_whole():
+    y = torch.randn(20, 300, generator=torch.Generator().manual_seed(1))
+    index = torch.tensor([3])
+    asked, fresh = (gp.LeastSquares(ops.Gaussian(300, 784), y) for _ in range(2))
+    whole = asked.target[index]
+    assert torch.equal(asked.rows(index).target, whole)
+    assert torch.equal(fresh.rows(index).target, whole)
