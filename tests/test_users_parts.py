@@ -218,6 +218,8 @@ def bad_uses():
         "module is on the meta device": lambda: generator(nn.Linear(LATENT, SIGNAL, device="meta")),
         "problem must be a genprior Problem": lambda: gp.solve(G),
         "callbacks must be a list of functions": lambda: gp.solve(tiny_problem(2), callbacks=print),
+        "callbacks must be a list of functions of a View, got None": lambda: gp.solve(tiny_problem(2), callbacks=None),
+        "dense must be True, False or None": lambda: gp.z_steps.GaussNewton(dense="1"),
         "callbacks must be a list of functions of": lambda: gp.solve(tiny_problem(2), callbacks=[3]),
         "checkpoint must be a path": lambda: gp.solve(tiny_problem(2), checkpoint=5),
         "latent_shape must be positive whole numbers": lambda: gp.Generator(network(), None, SIGNAL),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from inspect import isabstract
 from pathlib import Path
@@ -106,7 +106,7 @@ def solve(
     stop = MaxSteps(1000) if stop is None else stop
     if not isinstance(problem, Problem):
         raise TypeError(f"problem must be a genprior Problem, got {type(problem).__name__}: gp.Problem(G, loss=...)")
-    if callable(callbacks) or not all(callable(callback) for callback in callbacks):
+    if not isinstance(callbacks, Iterable) or not all(callable(callback) for callback in callbacks):
         raise TypeError(f"callbacks must be a list of functions of a View, got {callbacks!r}")
     if not isinstance(solver, Solver):
         raise TypeError(f"solver must be a genprior solver such as gp.ExactADMM(), got {solver!r}{_hint(solver)}")

@@ -69,7 +69,7 @@ class Term(ABC):
 
         ``blur`` is the size, entry by entry, of the numbers whose difference x is: it is rounded at that size.
         """
-        return torch.ones(x.shape[0], dtype=torch.bool, device=x.device)
+        return self(x) < math.inf
 
     def as_quadratic(self) -> tuple[PerItem, PerItem] | None:
         """Give ``(c, centre)`` when ``f(x) = c/2 |x - centre|^2`` up to a constant, else None."""

@@ -29,9 +29,9 @@ class Indicator(Term):
     def project(self, v: Tensor) -> Tensor:
         """Nearest point of the set to each item."""
 
-    @abstractmethod
     def magnitude(self, x: Tensor) -> Tensor:
         """Size of the numbers that decide whether an item is feasible, shape ``(B,)``; scales the slack."""
+        return norm(x)
 
     def __call__(self, x: Tensor) -> Tensor:
         """0 in the set (up to rounding, see `feasible`), infinite elsewhere."""

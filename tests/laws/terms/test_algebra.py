@@ -211,3 +211,27 @@ def test_extreme_steps_and_points() -> None:
 def test_the_subgradient_of_the_largest_entry_is_as_exact_as_its_dtype() -> None:
     x = torch.tensor([[2.0, -2.0, 2.0, 1.0]], dtype=torch.float64)
     assert LInf().subgradient(x).abs().sum().item() == pytest.approx(1.0, abs=1e-15)
+
+
+class Positive(Indicator):
+    """A set of a person's own that says nothing about its size."""
+
+    def project(self, v: torch.Tensor) -> torch.Tensor:
+        return v.clamp(min=0)
+
+
+class Even(SquaredL2):
+    """An indicator that is no ``Indicator``."""
+
+    is_indicator = True
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.where((x < 0).any(dim=1), math.inf, 0.0)
+
+
+@pytest.mark.parametrize("term", [Positive(), Even()], ids=["set", "term"])
+def test_sets_of_ones_own_around_a_centre(term: Indicator) -> None:
+    y = torch.ones(2, 3)
+    x = torch.tensor([[1.5, 1.0, 2.0], [1.5, 0.5, 2.0]])
+    assert term.around(y)(x).tolist() == [0.0, math.inf]
+    assert (2 * term)(x - y).tolist() == [0.0, math.inf]

@@ -57,6 +57,8 @@ class GaussNewton(ZStep):
     def __post_init__(self) -> None:
         _validate.whole("inner", self.inner)
         _validate.whole("refresh", self.refresh)
+        if not isinstance(self.dense, bool | None):
+            raise TypeError(f"dense must be True, False or None, got {self.dense!r} ({type(self.dense).__name__})")
 
     def start(self, problem: Problem, z: Tensor) -> Memory:
         """No Jacobian yet."""
