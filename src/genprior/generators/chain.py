@@ -121,14 +121,16 @@ def _elu(layer: nn.ELU) -> Link:
     return lambda x: (functional.elu(x, alpha), lambda v: back(v, alpha, 1.0, 1.0, False, x))
 
 
-def _relu(layer: nn.ReLU) -> Link:
-    back = _aten.threshold_backward.default
+def _by_output(
+    run: Callable[[Tensor], Tensor], back: Callable[[Tensor, Tensor], Tensor]
+) -> Callable[[nn.Module], Link]:
+    """An activation without settings whose slope is a function of its output."""
 
     def link(x: Tensor) -> tuple[Tensor, WayBack]:
-        y = torch.relu(x)
-        return y, lambda v: back(v, y, 0.0)
+        y = run(x)
+        return y, lambda v: back(v, y)
 
-    return link
+    return lambda layer: link
 
 
 def _leaky_relu(layer: nn.LeakyReLU) -> Link:
@@ -139,26 +141,6 @@ def _leaky_relu(layer: nn.LeakyReLU) -> Link:
 def _softplus(layer: nn.Softplus) -> Link:
     back, beta, threshold = _aten.softplus_backward.default, float(layer.beta), float(layer.threshold)
     return lambda x: (functional.softplus(x, beta, threshold), lambda v: back(v, x, beta, threshold))
-
-
-def _sigmoid(layer: nn.Sigmoid) -> Link:
-    back = _aten.sigmoid_backward.default
-
-    def link(x: Tensor) -> tuple[Tensor, WayBack]:
-        y = torch.sigmoid(x)
-        return y, lambda v: back(v, y)
-
-    return link
-
-
-def _tanh(layer: nn.Tanh) -> Link:
-    back = _aten.tanh_backward.default
-
-    def link(x: Tensor) -> tuple[Tensor, WayBack]:
-        y = torch.tanh(x)
-        return y, lambda v: back(v, y)
-
-    return link
 
 
 def _shape(layer: nn.Module) -> Link:
@@ -173,11 +155,11 @@ _LINKS: dict[type[nn.Module], Callable[[Any], Link]] = {
     nn.Linear: _linear,
     PackedLinear: _packed_linear,
     nn.ELU: _elu,
-    nn.ReLU: _relu,
+    nn.ReLU: _by_output(torch.relu, lambda v, y: _aten.threshold_backward.default(v, y, 0.0)),
     nn.LeakyReLU: _leaky_relu,
     nn.Softplus: _softplus,
-    nn.Sigmoid: _sigmoid,
-    nn.Tanh: _tanh,
+    nn.Sigmoid: _by_output(torch.sigmoid, _aten.sigmoid_backward.default),
+    nn.Tanh: _by_output(torch.tanh, _aten.tanh_backward.default),
     nn.Flatten: _shape,
     nn.Unflatten: _shape,
     nn.Identity: _shape,
