@@ -37,9 +37,8 @@ def frozen_alias(module: nn.Module) -> nn.Module:
     for part in all_parts(double):
         part.eval()
         if vars(part).get("_is_full_backward_hook", False) is None:
-            vars(part)["_is_full_backward_hook"] = (
-                True  # else torch overlooks full hooks that come to the shared table later
-            )
+            # Else torch overlooks full hooks that come to the shared table later.
+            vars(part)["_is_full_backward_hook"] = True
         for parameter in part.parameters():
             parameter.requires_grad_(False)
     _refuse_batch_statistics(double)

@@ -118,9 +118,8 @@ class LeastSquares(Loss):
         part.y, part.batch = self.y[index], len(index)
         shared = part.operator is self.operator
         part._form = self._form if shared else None
-        part._rotated = (
-            self.target[index] if shared else None
-        )  # rotated as a whole: rounding must not depend on the rows
+        # Rotated as a whole: rounding must not depend on which rows are asked for.
+        part._rotated = self.target[index] if shared else None
         return part
 
     def check(self, signal_shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> None:
