@@ -17,6 +17,9 @@ from genprior.cli.machine import Machine
 from genprior.cli.prior import INPUT, Prior
 from genprior.cli.speech import say_error
 
+_NAMED = 5
+"""Most items that are named on the terminal."""
+
 if TYPE_CHECKING:
     from genprior.tasks.outcome import Outcome
     from genprior.tasks.settings import Recovery
@@ -47,7 +50,7 @@ class Common(Machine, Prior):
     """Seconds of computing for the whole job."""
     steps: int | None = None
     """Most steps of every batch; 1000 where no time is given either."""
-    patience: int = 500
+    patience: int = 100
     """Steps without progress after which an item stops."""
     batch_size: int = 64
     """Items solved side by side: bounds the memory."""
@@ -158,6 +161,12 @@ def _failures(outcome: Outcome, skip: bool) -> list[str]:
         found.append(
             f"no time was left for {outcome.not_begun} of {outcome.total} items: allow more --time, another --out"
         )
+    if outcome.lost:
+        named = ", ".join(str(item["name"]) for item in outcome.first if item["attention"] == "lost")
+        found.append(
+            f"{outcome.lost} of {outcome.total} items are lost ({named}): they fit far worse than the others; try "
+            "--restarts 8, into another --out"
+        )
     if diverged:
         found.append(f"{diverged} of {outcome.total} items diverged: run genprior check on the generator")
     return found
@@ -168,8 +177,13 @@ def _say(outcome: Outcome, job: Recovery) -> None:
     numbers = outcome.numbers()
     ends = ", ".join(f"{count} {name}" for name, count in numbers["status"].items())
     lines = [("recovered", f"{outcome.recovered} of {outcome.total} items ({ends})")]
-    if outcome.not_begun:
-        lines.append(("not begun", f"{outcome.not_begun} items, for which no time was left: allow more --time"))
+    if numbers["attention"]:
+        why = ", ".join(f"{count} {name}" for name, count in numbers["attention"].items())
+        lines.append(("need attention", f"{why} (report, result.json)"))
+        grave = [item for item in outcome.first if item["attention"] is not None]
+        lines += [(str(item["name"]), str(item["advice"])) for item in grave[:_NAMED]]
+    if outcome.outside:
+        lines.append(("latents", f"{outcome.outside} lie outside of the generator's latent distribution"))
     if numbers["median_residual"] is not None:
         lines.append(("median residual", f"{numbers['median_residual']:.3g}"))
     if numbers["median_error"] is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import warnings
 from typing import Any
 
@@ -111,6 +112,37 @@ def place_of(module: nn.Module) -> tuple[torch.device, torch.dtype]:
             if tensor.is_floating_point():
                 return tensor.device, tensor.dtype
     return torch.device("cpu"), torch.float32
+
+
+def follow(double: nn.Module, module: nn.Module) -> None:
+    """Give ``double`` the tensors that ``module`` was given in place of those they shared, as by ``p.data = ...``."""
+    if double is module:
+        return
+    for part, original in zip(all_parts(double), all_parts(module), strict=False):
+        for name, parameter in original._parameters.items():
+            mine = part._parameters.get(name)
+            if parameter is not None and mine is not None and mine.data_ptr() != parameter.data_ptr():
+                with torch.no_grad():
+                    mine.data = parameter.detach().clone() if parameter.is_inference() else parameter.detach()
+        for name, buffer in original._buffers.items():
+            kept = part._buffers.get(name)
+            if buffer is not None and kept is not None and kept is not buffer and not buffer.is_inference():
+                part._buffers[name] = buffer
+
+
+def contents_of(module: nn.Module) -> str:
+    """A digest of all numbers that a module holds: parameters, buffers, plain tensors and settings."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in all_parts(module):
+        digest.update(type(part).__qualname__.encode())
+        for name, value in (*vars(part).items(), *part._parameters.items(), *part._buffers.items()):
+            if isinstance(value, Tensor):
+                plain = torch.view_as_real(value.detach().resolve_conj()) if value.is_complex() else value.detach()
+                digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+                digest.update(plain.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+            elif isinstance(value, bool | int | float | str | tuple):
+                digest.update(f"{name} {value!r}".encode())
+    return digest.hexdigest()
 
 
 def version_of(tensor: Tensor) -> int:

@@ -11,7 +11,8 @@ from torch import Tensor
 from genprior import _batch
 from genprior.problem import Problem
 from genprior.solvers import duals, penalties, z_steps
-from genprior.solvers.base import Solver, State, following, judged_where, opening, unknown_is_infinite
+from genprior.solvers.base import Multiplier, Solver, State, following, judged_where, opening, unknown_is_infinite
+from genprior.solvers.envelope import needs_splitting
 from genprior.solvers.estimates import hidden_force, latent_residual
 from genprior.solvers.exact import Memory, Split
 from genprior.solvers.w_steps import Exact, Linearized, WStep
@@ -140,6 +141,19 @@ class ADMM(Solver):
         in_w = torch.maximum(in_w, hidden_force(s.gap, s.rho, size, s.nu))
         stationarity = _batch.ratio(torch.maximum(in_z, in_w), s.unit(size) + _batch.norm(s.lam))
         return _batch.ratio(s.gap, size), unknown_is_infinite(problem, s, stationarity)
+
+    @property
+    def dual_fades(self) -> bool:
+        """The paper's does."""
+        return isinstance(self.dual, duals.Paper)
+
+    def takes_jacobians(self, problem: Problem) -> bool:
+        """Where the z step does."""
+        return isinstance(self.z_step, z_steps.GaussNewton)
+
+    def multiplier(self, problem: Problem, state: ADMMState) -> Multiplier | None:
+        """Its dual variable and penalty."""
+        return Multiplier(state.lam, state.rho) if needs_splitting(problem) else None
 
     def _inner_error(self, s: ADMMState, size: Tensor) -> Tensor | float:
         """What an inexact inner solver adds to the residual in w."""

@@ -67,6 +67,14 @@ def relative_residual(operator: Operator, signals: Tensor, y: Tensor) -> Tensor:
         return torch.where(size > 0, _batch.ratio(_size(operator(signals) - y), size), torch.nan)
 
 
+def expected_noise(operator: Operator, y: Tensor, noise: float) -> Tensor | None:
+    """``|noise| / |y|`` per item that noise of this standard deviation has on average; None where there is none."""
+    if not noise:
+        return None
+    one = operator.measured(torch.ones_like(y))
+    return torch.where(_size(y) > 0, noise * _size(one) / _size(y), torch.nan)
+
+
 def _size(values: Tensor) -> Tensor:
     return _batch.norm(torch.view_as_real(values) if values.is_complex() else values)
 

@@ -27,7 +27,7 @@ from genprior.stopping import MaxSteps, Seconds, StopRule, View
 from genprior.tasks.ledger import CONTENT, Ledger, alone
 from genprior.tasks.operators import digest_of_files, parse_operator
 from genprior.tasks.outcome import Outcome, write_result
-from genprior.tasks.posed import check_loss, pose, relative_residual, simulate, starts
+from genprior.tasks.posed import check_loss, expected_noise, pose, relative_residual, simulate, starts
 from genprior.tasks.records import Collected, Solved
 from genprior.tasks.resume import SIGNALS, plan_of, refuse_losses
 from genprior.tasks.settings import Recovery, solver_named
@@ -146,7 +146,8 @@ class _Job:
         if Status.INTERRUPTED in result.status:
             raise KeyboardInterrupt
         residual = relative_residual(self.operator, result.signal, y)
-        return Solved(result, y, values if self.job.simulate else None, residual)
+        noise = expected_noise(self.operator, y, self.job.noise) if self.job.simulate else None
+        return Solved(result, y, values if self.job.simulate else None, residual, noise)
 
     def _measurements(self, values: Tensor, numbers: list[int]) -> Tensor:
         """Made from whole signals, or as given."""

@@ -83,7 +83,7 @@ class Recovery:
     restarts: int = 1
     time: float | None = None
     steps: int | None = None
-    patience: int = 500
+    patience: int = 100
     """Steps without progress after which an item counts as stalled and stops."""
     batch_size: int = 64
     seed: int = 0

@@ -101,23 +101,32 @@ class Adam(FirstOrder):
 
     def start(self, problem: Problem, z: Tensor) -> Memory:
         """Both moments and the count zero."""
-        return {"first": torch.zeros_like(z), "second": torch.zeros_like(z), "count": z.new_zeros(z.shape[0])}
+        zero = z.new_zeros(z.shape[0])
+        return {"first": torch.zeros_like(z), "second": torch.zeros_like(z), "count": zero, "unit": zero + 1}
 
     def __call__(self, move: Move, memory: Memory) -> tuple[Tensor, Memory]:
         """One Adam step."""
-        g, idle = move.gradient, move.idle
+        idle = move.idle
+        new = memory["count"] == 0
+        # The unit of the first gradient: squares of gradients in the problem's units may vanish or overflow.
+        unit = torch.where(new & ~idle, _batch.binary_unit(_batch.norm(move.gradient)), memory["unit"])
+        g = move.gradient / _batch.spread(unit, move.gradient)
         first = torch.lerp(g, memory["first"], self.beta1)
         second = (self.beta2 * memory["second"]).addcmul_(g, g, value=1 - self.beta2)
         count = memory["count"] + ~idle
         length = (0.1 * move.spread if self.step_size is None else self.step_size) * move.shrink
         length = torch.where(idle, 0.0, length)
         size = second if move.term.separable else _mean(second)
-        scale = (size / _batch.spread((1 - self.beta2**count).clamp_min(1e-12), g)).sqrt_().add_(self.epsilon)
+        scale = (
+            (size / _batch.spread((1 - self.beta2**count).clamp_min(1e-12), g))
+            .sqrt_()
+            .add_(_batch.spread(self.epsilon / unit, g))
+        )
         metric = _batch.spread(length, g) / scale
         corrected = first / _batch.spread((1 - self.beta1**count).clamp_min(1e-12), g)
         step = metric if move.term.separable else _batch.flat(metric)[:, 0]
         z = _prox(move.term, torch.addcmul(move.z, metric, corrected, value=-1), step)
-        return z, {"first": first, "second": second, "count": count}
+        return z, {"first": first, "second": second, "count": count, "unit": unit}
 
 
 def _check_step(step_size: float | None) -> None:
