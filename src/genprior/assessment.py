@@ -26,6 +26,8 @@ _COMPANY = 4
 """Items that it takes to compare one with."""
 _FITS = 1.3
 """Residuals up to so many times that of the noise are the noise's."""
+_FAR_OUT = 2.0
+"""Latents so many times as far out as draws go are not to be trusted: images of another kind end there."""
 _PENALTY = 0.1
 """A share of the objective above which a term on z is worth a word."""
 
@@ -34,9 +36,10 @@ class Concern(StrEnum):
     """Why an item needs attention, the gravest first."""
 
     DIVERGED = "diverged"
-    INFEASIBLE = "infeasible"
     NOT_BEGUN = "not begun"
+    INFEASIBLE = "infeasible"
     LOST = "lost"
+    FAR_OUT = "latent far outside of the distribution"
     IMPROVING = "still improving"
     STALLED = "stalled"
 
@@ -158,18 +161,18 @@ def is_lost(facts: Facts, company: Company) -> bool:
 
 
 def _concern(facts: Facts, company: Company) -> Concern | None:
-    status = facts.status
-    if status is Status.DIVERGED or not facts.representable:
-        return Concern.DIVERGED
-    if facts.steps == 0 and status in _STOPPED:
-        return Concern.NOT_BEGUN
-    if facts.objective == math.inf:
-        return Concern.INFEASIBLE
-    if is_lost(facts, company):
-        return Concern.LOST
-    if facts.improving and status in _STOPPED:
-        return Concern.IMPROVING
-    return Concern.STALLED if status is Status.STALLED else None
+    """The gravest that applies."""
+    stopped = facts.status in _STOPPED
+    applies = {
+        Concern.DIVERGED: facts.status is Status.DIVERGED or not facts.representable,
+        Concern.NOT_BEGUN: stopped and facts.steps == 0,
+        Concern.INFEASIBLE: facts.objective == math.inf,
+        Concern.LOST: is_lost(facts, company),
+        Concern.FAR_OUT: facts.latent > _FAR_OUT,
+        Concern.IMPROVING: stopped and facts.improving,
+        Concern.STALLED: facts.status is Status.STALLED,
+    }
+    return next((concern for concern, holds in applies.items() if holds), None)
 
 
 _STOPPED = (Status.MAX_STEPS, Status.OUT_OF_TIME, Status.OUT_OF_PASSES, Status.INTERRUPTED)
@@ -233,8 +236,9 @@ def _cautions(facts: Facts, words: Words) -> list[str]:
     """What to watch in an answer that was found."""
     found = []
     if facts.latent > 1:
+        kind = "far outside" if facts.latent > _FAR_OUT else "outside"
         found.append(
-            f"The latent lies outside of the generator's latent distribution ({facts.latent:.2g} times as far out as draws "
+            f"The latent lies {kind} of the generator's latent distribution ({facts.latent:.2g} times as far out as draws "
             f"go): do not trust details that the data do not show. {words.prior} keeps it inside."
         )
     if facts.bound:

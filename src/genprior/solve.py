@@ -45,7 +45,7 @@ def solve(
     seed: int = 0,
     batch_size: int | None = None,
     tolerance: float | None = None,
-    patience: int = 100,
+    patience: int | None = None,
     cull_after: int = 25,
     check_every: int = 10,
     callbacks: Sequence[Callback] = (),
@@ -81,7 +81,7 @@ def solve(
         float32, 1e-6 in float64. The conditions are checked afresh at the answer itself, by two passes forward and two back.
     patience
         steps without progress (0.1% of the objective, 5% of the residuals) after which the search for an item ends:
-        SETTLED, or STALLED where it is not at a minimum.
+        SETTLED, or STALLED where it is not at a minimum. By default 100 for methods that learn curvature, 200 for others.
     check_every
         steps between two looks at convergence and divergence; gap and stationarity are measured then, and are NaN in
         the history in between.
@@ -123,7 +123,7 @@ def solve(
     options = Options(
         stop=stop,
         tolerance=_tolerance(problem, tolerance),
-        patience=_validate.whole("patience", patience),
+        patience=_validate.whole("patience", solver.patience if patience is None else patience),
         restarts=_restarts(problem, z0, restarts),
         cull_after=_validate.whole("cull_after", cull_after),
         check_every=_validate.whole("check_every", check_every),

@@ -50,8 +50,8 @@ class Common(Machine, Prior):
     """Seconds of computing for the whole job."""
     steps: int | None = None
     """Most steps of every batch; 1000 where no time is given either."""
-    patience: int = 100
-    """Steps without progress after which an item stops."""
+    patience: int | None = None
+    """Steps without progress after which an item stops; 100 or 200, by the solver."""
     batch_size: int = 64
     """Items solved side by side: bounds the memory."""
     simulate: bool = False

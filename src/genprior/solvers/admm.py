@@ -174,7 +174,7 @@ _STEADY = 0.03
 """Dual step of the linearized preset, relative to the penalty: larger ones let lam run ahead of z where R is a norm."""
 _N, _SCALES = 20, 3
 _NO_UNIT = 1e-30
-"""Adam's epsilon has the unit of a gradient; so small, it keeps from 0/0 and changes nothing else, whatever the units."""
+"""Adam's epsilon: so small, it keeps from 0/0 and changes nothing else, however far the gradient falls."""
 
 
 @dataclass(frozen=True, init=False)

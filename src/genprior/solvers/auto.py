@@ -50,6 +50,11 @@ class Auto(Solver):
     True
     """
 
+    @property
+    def patience(self) -> int:
+        """Less than methods without curvature need: a plateau that still led somewhere had 103 steps at most."""
+        return 100
+
     def start(self, problem: Problem, z: Tensor) -> Any:
         """The state of the method chosen."""
         return self.method(problem).start(problem, z)

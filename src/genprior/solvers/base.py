@@ -196,6 +196,11 @@ class Solver(ABC):
         return score
 
     @property
+    def patience(self) -> int:
+        """Steps without progress after which there is, in practice, none to come."""
+        return 200
+
+    @property
     def dual_fades(self) -> bool:
         """Whether a dual step falls with the iterations, and may come to rest before the gap is closed."""
         return False

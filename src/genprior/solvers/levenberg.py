@@ -78,6 +78,11 @@ class LevenbergMarquardt(Solver):
     def __post_init__(self) -> None:
         _validate.whole("refresh", self.refresh)
 
+    @property
+    def patience(self) -> int:
+        """Less than methods without curvature need: a plateau that still led somewhere had 103 steps at most."""
+        return 100
+
     def start(self, problem: Problem, z: Tensor) -> LevenbergState:
         """The start is the base, and the first trial."""
         if not applies_to(problem):

@@ -167,6 +167,11 @@ class QuasiNewton(Solver):
 
     # -- the start -------------------------------------------------------------------------------------------------
 
+    @property
+    def patience(self) -> int:
+        """Less than methods without curvature need: a plateau that still led somewhere had 103 steps at most."""
+        return 100
+
     def start(self, problem: Problem, z: Tensor) -> QuasiNewtonState:
         """The trial point is the start itself; its gradient is taken in the first step."""
         problem.generator.metric()  # counted, also where it is remembered: equal calls count equal passes

@@ -83,7 +83,7 @@ class Recovery:
     restarts: int = 1
     time: float | None = None
     steps: int | None = None
-    patience: int = 100
+    patience: int | None = None
     """Steps without progress after which an item counts as stalled and stops."""
     batch_size: int = 64
     seed: int = 0
@@ -109,7 +109,8 @@ class Recovery:
             _validate.number("time", self.time, above=0)
         if self.steps is not None:
             _validate.whole("steps", self.steps)
-        _validate.whole("patience", self.patience)
+        if self.patience is not None:
+            _validate.whole("patience", self.patience)
         solver_named(self.solver)
         _validate.whole("restarts", self.restarts)
         _validate.whole("batch_size", self.batch_size)

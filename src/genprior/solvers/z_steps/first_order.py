@@ -84,7 +84,8 @@ class Adam(FirstOrder):
     item's coordinates. (With a step per coordinate and a Euclidean prox, the fixed points would not be stationary.)
 
     ``step_size`` is the length of a move per coordinate; without it, 10% of the latent law's spread. ``beta1`` and
-    ``beta2``, in [0, 1), are the memory of the two moments; ``epsilon`` is added to the root of the second.
+    ``beta2``, in [0, 1), are the memory of the two moments; ``epsilon`` is added to the root of the second, in units of the
+    item's first gradient, so that the units of the problem do not matter.
     """
 
     step_size: float | None = None
@@ -117,11 +118,7 @@ class Adam(FirstOrder):
         length = (0.1 * move.spread if self.step_size is None else self.step_size) * move.shrink
         length = torch.where(idle, 0.0, length)
         size = second if move.term.separable else _mean(second)
-        scale = (
-            (size / _batch.spread((1 - self.beta2**count).clamp_min(1e-12), g))
-            .sqrt_()
-            .add_(_batch.spread(self.epsilon / unit, g))
-        )
+        scale = (size / _batch.spread((1 - self.beta2**count).clamp_min(1e-12), g)).sqrt_().add_(self.epsilon)
         metric = _batch.spread(length, g) / scale
         corrected = first / _batch.spread((1 - self.beta1**count).clamp_min(1e-12), g)
         step = metric if move.term.separable else _batch.flat(metric)[:, 0]
