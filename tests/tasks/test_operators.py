@@ -141,10 +141,10 @@ def test_a_random_mask_of_channels():
 
 
 def test_a_matrix_that_memory_cannot_hold_is_refused_before_it_is_made(monkeypatch):
-    monkeypatch.setattr(operators, "available", lambda: 24 * 9 * 48 - 1)
+    monkeypatch.setattr(operators, "available", lambda: operators._BYTES * 9 * 48 - 1)
     with pytest.raises(ValueError, match=r"9 x 48 numbers needs .* of memory, .* are free: write hadamard:m=9, random"):
         parse_operator("gaussian:m=9", SHAPE)
-    monkeypatch.setattr(operators, "available", lambda: 24 * 9 * 48)
+    monkeypatch.setattr(operators, "available", lambda: operators._BYTES * 9 * 48)
     parse_operator("gaussian:m=9", SHAPE)
     monkeypatch.setattr(operators, "available", lambda: None)
     parse_operator("gaussian:m=9", SHAPE)

@@ -128,7 +128,10 @@ class Recover(Common):
     """
 
     operator: str
-    """gaussian:m=392,seed=0  mask:known.png  blur:sigma=2  downsample:4  fourier:lines.npy  dense:A.npy  hadamard:m=392"""
+    """gaussian:m=392,seed=0  mask:known.png  blur:sigma=2  downsample:4  fourier:lines.npy  dense:A.npy  hadamard:m=392
+
+    Signals with channels, (8, 5000): downsample:4,dims=1.
+    """
 
     def run(self) -> None:
         """Do it."""

@@ -48,8 +48,8 @@ class Source:
                 "--label and --labels were both given: one class for all items, or a file with one per item"
             )
 
-    def open(self, device: str = "cpu") -> Opened:
-        """The generator, with notes on what was found out about it."""
+    def open(self, device: str = "cpu", seconds: float | None = None) -> Opened:
+        """The generator, with notes on what was found out about it, from fewer samples where ``seconds`` do not suffice."""
         return open_with_notes(
             self.generator,
             self.weights,
@@ -57,6 +57,7 @@ class Source:
             signal_range=self.signal_range,
             label=self.label,
             device=device,
+            seconds=seconds,
         )
 
 
