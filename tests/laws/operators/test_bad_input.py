@@ -231,6 +231,15 @@ def test_a_function_without_shapes_is_taken_as_it_is():
     assert fixed.measurement_shape == (3,) and fixed.device == torch.device("cpu")
 
 
+@pytest.mark.parametrize("shape", [None, 3], ids=["without shapes", "with shapes"])
+def test_the_options_of_a_function_stay_when_it_gets_its_place(shape):
+    own = ops.Linear(lambda x: 2 * x, lambda y: 2 * y, shape, tolerance=1e-3, max_iterations=7)
+    bound = own.bound((3,), torch.device("cpu"), F64)
+    assert bound.signal_shape == (3,) and bound.dtype == F64
+    assert (bound.tolerance, bound.max_iterations) == (1e-3, 7)
+    assert bound.resolvent_method == own.resolvent_method
+
+
 def test_operators_on_another_device():
     a = ops.Mask(torch.ones(3, 2), per_item=True).to("meta")
     assert a.device == torch.device("meta") and a(torch.zeros(3, 2, device="meta")).device.type == "meta"
