@@ -299,6 +299,11 @@ def test_a_class_that_was_left_out_is_asked_for(code):
     assert not any("left out" in note for note in open_with_notes(f"{code}:Truncated", latent_shape=6).notes)
 
 
+def test_an_assumed_distribution_of_the_latents_is_told(code):
+    assert any("latents taken as normal" in note for note in open_with_notes(f"{code}:waves").notes)
+    assert not any("latents taken" in note for note in open_with_notes(f"{code}:declared_waves").notes)
+
+
 def test_a_slow_module_is_looked_at_on_fewer_samples(code):
     whole, brief = (open_with_notes(f"{code}:dcgan", seconds=seconds) for seconds in (60.0, 1e-9))
     assert "32 samples lie in" in whole.notes[-1] and ": 2 samples lie in" in brief.notes[-1]

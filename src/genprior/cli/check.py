@@ -39,7 +39,7 @@ class Check(Machine, Prior):
     out: Path | None = None
     """Folder for what the generator makes: samples/ (pictures, or an array where they are none) and samples.png."""
     time: float = 60.0
-    """Most seconds: what does not fit is done on less, or reported as not run; one pass at most is too much."""
+    """Time limit in seconds: where the generator is slow, checks look at less, or are reported as not run."""
     seed: int = 0
     """Seed of the latents looked at."""
 

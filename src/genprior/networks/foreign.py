@@ -149,6 +149,8 @@ def _origin(spec: str | Path) -> Path | None:
     return Path(text) if Path(text).suffix.lower() in SCRIPT_ENDINGS else find(spec, "generator")
 
 
+_ASSUMED = "latents taken as normal: for others let the function return a gp.Generator with its law"
+
 _Running = tuple[nn.Module, tuple[int, ...], Tensor, list[str]]
 """A module of the latent only, the latent shape, two signals, notes."""
 
@@ -183,6 +185,7 @@ class _Wanted:
         module, latent_shape, signals, notes = self._running(original)
         shape = self.signal_shape or tuple(signals.shape[1:])
         module, bounds, note = with_range(module, (latent_shape, shape), self.signal_range, known, self.seconds)
+        notes += [] if law is not None else [_ASSUMED]
         notes.append(note)
         return Opened(Generator(module, latent_shape, shape, law=law, signal_range=bounds), tuple(notes))
 
