@@ -33,14 +33,14 @@ _PENALTY = 0.1
 
 
 class Concern(StrEnum):
-    """Why an item needs attention, the gravest first."""
+    """Why an item needs attention, in the order in which they are asked: one that still improves is not lost yet."""
 
     DIVERGED = "diverged"
     NOT_BEGUN = "not begun"
     INFEASIBLE = "infeasible"
+    IMPROVING = "still improving"
     LOST = "lost"
     FAR_OUT = "latent far outside of the distribution"
-    IMPROVING = "still improving"
     STALLED = "stalled"
 
 
@@ -167,9 +167,9 @@ def _concern(facts: Facts, company: Company) -> Concern | None:
         Concern.DIVERGED: facts.status is Status.DIVERGED or not facts.representable,
         Concern.NOT_BEGUN: stopped and facts.steps == 0,
         Concern.INFEASIBLE: facts.objective == math.inf,
+        Concern.IMPROVING: stopped and facts.improving,
         Concern.LOST: is_lost(facts, company),
         Concern.FAR_OUT: facts.latent > _FAR_OUT,
-        Concern.IMPROVING: stopped and facts.improving,
         Concern.STALLED: facts.status is Status.STALLED,
     }
     return next((concern for concern, holds in applies.items() if holds), None)

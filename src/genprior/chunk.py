@@ -25,8 +25,6 @@ from genprior.storage import Finished, Keeper, Stored
 Callback = Callable[[View], object]
 
 _MOST_ROLLBACKS = 6
-_SETTLED = 1e-2
-"""Gap and stationarity at which an item that no longer improves has settled, not stalled."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +141,7 @@ class Chunk:
         over = (codes == int(Status.OUT_OF_TIME)) | (codes == int(Status.OUT_OF_PASSES))
         due = stalled | (codes != 0) | (self.step >= self.rows.proof_due)
         converged = self._converged((stalled | (within & due)) & ~over)
-        settled = stalled & self.rows.within(_SETTLED) & self.rows.best.objective.isfinite()
+        settled = stalled & self.rows.settled()
         codes[stalled & (codes == 0)] = int(Status.STALLED)
         codes[settled & (codes == int(Status.STALLED))] = int(Status.SETTLED)
         codes[converged] = int(Status.CONVERGED)

@@ -19,6 +19,8 @@ _BETTER_SCORE = 1e-3
 _BETTER_RESIDUAL = 0.05
 _AGAIN = 0.25
 """After a proof of convergence that failed, the next one waits for this share of the steps made."""
+_CLOSED, _NEAR = 1e-3, 1e-2
+"""Gap and stationarity at which an item that no longer improves has settled, not stalled."""
 _SAME = 64.0
 """Scores that differ by less than so many units of rounding are equal."""
 
@@ -197,7 +199,7 @@ class Rows:
         same &= _finite(part.state.objective) | ~_finite(part.best.objective)
         best = part.best.replaced(same, part.state)
         found = optimality(problem, best.z, part.extent, solver.multiplier(problem, part.state))
-        gap = torch.maximum(found.gap, torch.where(same, part.gap, 0.0))
+        gap = torch.maximum(found.gap, part.gap)
         holds = (gap <= tolerance) & (found.stationarity <= tolerance) & _finite(best.objective) & ~part.unfit
         wait = torch.where(holds, part.proof_due, step + 1 + int(_AGAIN * step))
         judged = replace(
@@ -208,6 +210,11 @@ class Rows:
             proof_due=self.proof_due.index_copy(0, index, wait),
         )
         return judged, torch.zeros_like(asked).index_copy(0, index, holds)
+
+    def settled(self) -> Tensor:
+        """Near enough to a minimum for an item that no longer improves."""
+        near = (self.gap <= _CLOSED) & (self.stationarity <= _NEAR)
+        return near & _finite(self.best.objective) & ~self.unfit
 
     def stalled(self, step: int, patience: int) -> Tensor:
         """No progress for ``patience`` steps."""

@@ -45,7 +45,8 @@ _ADVICE = {
     Status.MAX_STEPS: "stopped by the limit of steps before convergence.",
     Status.OUT_OF_TIME: "stopped by the limit of time before convergence.",
     Status.OUT_OF_PASSES: "stopped by the limit of passes before convergence.",
-    Status.DIVERGED: "diverged: still non-finite or exploding after the steps were shortened again and again.",
+    Status.DIVERGED: "diverged: still non-finite or exploding after the steps were shortened again and again. Try "
+    "smaller steps, or a smaller rho.",
     Status.INTERRUPTED: "interrupted: this is the best so far. With checkpoint=, the same call goes on from here.",
     Status.CULLED: "a restart that was given up in favour of better ones.",
 }

@@ -121,9 +121,10 @@ def follow(double: nn.Module, module: nn.Module) -> None:
     for part, original in zip(all_parts(double), all_parts(module), strict=False):
         for name, parameter in original._parameters.items():
             mine = part._parameters.get(name)
-            if parameter is not None and mine is not None and mine.data_ptr() != parameter.data_ptr():
-                with torch.no_grad():
-                    mine.data = parameter.detach().clone() if parameter.is_inference() else parameter.detach()
+            if parameter is None or mine is None or parameter.is_inference():
+                continue
+            if mine.data_ptr() != parameter.data_ptr():
+                mine.data = parameter.detach()
         for name, buffer in original._buffers.items():
             kept = part._buffers.get(name)
             if buffer is not None and kept is not None and kept is not buffer and not buffer.is_inference():

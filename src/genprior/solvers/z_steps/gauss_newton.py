@@ -27,6 +27,7 @@ _MOST_DAMPING = 1e8
 _CG_STEPS = 30
 _CG_TOLERANCE = 1e-2
 _PROX_STEPS = 10
+_NO_LIMIT = 10**9
 _MOST_OF_BUDGET = 0.5
 """The share of what is left of a limited run that one step may take."""
 
@@ -79,7 +80,7 @@ class GaussNewton(ZStep):
         gradient = task.curvature[:, None] * model.pull(e)
         stretch = model.gram.diagonal(dim1=1, dim2=2).amax(dim=1).sqrt()
         at = state.at
-        for _ in range(self.inner):
+        for _ in range(min(self.inner, _affordable(problem, len(e), 1, 0))):
             z = _batch.flat(at.z)
             d = task.shrink[:, None] * model.direction(model.pull(e), z, term, at.z.shape)
             trial = problem.generator.evaluate((z + d).reshape(at.z.shape), graph=False)
@@ -120,7 +121,9 @@ class GaussNewton(ZStep):
         gradient = _batch.flat(maps.pull(e.reshape(s.x.shape)))
         curvature = _batch.ratio(_batch.norm(_push(maps, s.z, gradient)), _batch.norm(gradient)).square()
         damping = torch.where(damping > 0, damping, 1e-3 * curvature)
-        d = task.shrink[:, None] * self._solved(maps, s.z, gradient, damping, term, _affordable(problem, len(s.z)))
+        d = task.shrink[:, None] * self._solved(
+            maps, s.z, gradient, damping, term, _affordable(problem, len(s.z), 2, 1)
+        )
         trial = problem.generator.evaluate((_batch.flat(s.z) + d).reshape(s.z.shape), graph=False)
         fall = _fall(term, e, _batch.flat(trial.x - s.x), s.at, trial)
         predicted = _fall(term, e, _push(maps, s.z, d), s.at, trial)
@@ -158,11 +161,11 @@ class GaussNewton(ZStep):
         return Pull(gradient.reshape(s.z.shape), force, ratio, remembered(s.kappa, ratio))
 
 
-def _affordable(problem: Problem, rows: int) -> int:
-    """How many products with ``J^T J`` a step of a limited run can afford."""
+def _affordable(problem: Problem, rows: int, forwards: float, backwards: float) -> int:
+    """How often a step of a limited run can afford so many passes; once in any case."""
     budget = problem.generator.budget
-    each = 0.0 if budget is None else budget.share(2, 1, rows)  # a push takes as long as two passes forward
-    return _CG_STEPS if each == 0 else max(1, int(_MOST_OF_BUDGET / each))
+    each = 0.0 if budget is None else budget.share(forwards, backwards, rows)
+    return _NO_LIMIT if each == 0 else max(1, int(_MOST_OF_BUDGET / each))
 
 
 def _push(maps: Linearised, z: Tensor, v: Tensor) -> Tensor:
