@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
-from rich.console import Console
 from rich.text import Text
 
 from genprior.cli.machine import Machine
 from genprior.cli.prior import Prior
-from genprior.cli.speech import print_json, status
+from genprior.cli.speech import Output, print_json, status
 
 if TYPE_CHECKING:
     from genprior.tasks.check import Inspection
@@ -56,7 +55,7 @@ class Check(Machine, Prior):
 
 
 def _say(found: Inspection, sheet: Path | None) -> None:
-    console = Console()
+    console = Output()
     console.print(Text(str(found.report)), soft_wrap=True)
     lines = []
     if found.conditioning is not None:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from genprior._files import make_folder, write_atomically
+from genprior._files import add_folder, make_folder, write_atomically
 from genprior.checks import check_generator
 from genprior.checks.report import Finding, Report
 from genprior.generators import Generator
@@ -103,7 +103,7 @@ def write_samples(source: Source, out: Path, *, count: int = 16, device: str = "
     """
     generator = source.open(device).generator
     make_folder(out)
-    (out / _FOLDER).mkdir(exist_ok=True)
+    add_folder(out / _FOLDER)
     sheet = out / f"{_FOLDER}.png"
     with torch.no_grad():
         signals = torch.cat([generator(z[None]) for z in generator.sample_latent(count, seed)])

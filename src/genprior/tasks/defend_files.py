@@ -84,9 +84,7 @@ def defend_files(
     known = None if labels is None else _labels(labels, len(items))
     _refuse_losses(out)
     with _work(out) as (work, notes):
-        folder = out / SIGNALS
-        folder.mkdir(exist_ok=True)
-        outputs = Outputs(items, folder, work, generator.signal_shape)
+        outputs = Outputs(items, out / SIGNALS, work, generator.signal_shape)
         record = Record(notes=(*notes, *items.notes))
         for start in range(0, len(items), projection.batch_size):
             on_progress(start, len(items), "projecting")
