@@ -85,7 +85,7 @@ class SafetensorsArray:
 
     def whole(self) -> Tensor:
         """All of it."""
-        tensor: Tensor = self.file.get().getplain_tensor(self.key)
+        tensor: Tensor = self.file.get().get_tensor(self.key)
         return tensor.clone()
 
     def close(self) -> None:
