@@ -291,3 +291,24 @@ def test_a_tiff_file_of_innumerable_frames(tmp_path):
 def test_streams_are_measured_without_being_kept():
     assert unpacks_to(zlib.compress(bytes(1000)), 1000) and not unpacks_to(zlib.compress(bytes(1001)), 1000)
     assert not unpacks_to(zlib.compress(bytes(10**7)), 10**6) and unpacks_to(b"damaged", 0)
+
+
+def first_chunk_damaged(path):
+    with h5py.File(path, "w") as file:
+        data = file.create_dataset("x", data=VALUES, chunks=(1, *SHAPE), compression=4)
+        data.id.write_direct_chunk((0, 0, 0, 0), b"damaged")
+
+
+def first_rows_cut_off(path):
+    np.savez(path, x=VALUES)
+    with zipfile.ZipFile(path) as archive:
+        head = archive.read("x.npy")[:140]
+    path.write_bytes(packed(head))
+
+
+@pytest.mark.parametrize(("name", "write"), [("a.h5", first_chunk_damaged), ("a.npz", first_rows_cut_off)])
+def test_a_damaged_first_row_is_found_at_the_start(tmp_path, name, write):
+    """Before any work, not as an item that failed."""
+    write(tmp_path / name)
+    with pytest.raises(ValueError, match=r"a\.\w+"):
+        opened(tmp_path / name)

@@ -53,7 +53,8 @@ def build(kind: str, settings: dict[str, Any]) -> nn.Module:
     try:
         return _NETWORKS[kind](**settings)
     except TypeError as problem:
-        raise ValueError(f"settings of {kind} do not fit it: {problem}") from problem
+        reason = str(problem).partition("\n")[0]
+        raise ValueError(f"settings of {kind} do not fit it: {reason}") from problem
 
 
 def save_network(path: str | Path, saved: Saved, dtype: torch.dtype = torch.float16) -> None:
