@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +47,9 @@ _DEEP = ("I;16", "I;16L", "I;16B", "I;16N")
 _TOO_DEEP = ("I", "F")
 _ORIENTATION = 0x0112
 _LAST_UPRIGHT = 4
+Pixels = np.ndarray[Any, Any]
+_COPIES = {"WEBP": 2}
+"""How many times the memory of others a reader takes: that of WebP keeps two more copies of an image."""
 _BAND = 256
 """Rows of an image that are converted at once."""
 
@@ -83,7 +86,7 @@ def decode(source: Path | bytes, wanted: Wanted, name: str | None = None) -> Ten
     if wanted.resize and plain.size != (wanted.width, wanted.height):
         plain = ImageOps.fit(plain, (wanted.width, wanted.height), Image.Resampling.LANCZOS)
     pixels = torch.from_numpy(np.array(plain, dtype=np.float32))
-    pixels = pixels.clamp_(0, 1) if plain.mode == "F" else pixels / 255
+    pixels = pixels.clamp_(0, 1) if plain.mode == "F" else pixels.div_(255)
     pixels = pixels.reshape(wanted.height, wanted.width, -1).permute(2, 0, 1)
     return pixels.expand(wanted.channels, -1, -1).contiguous()
 
@@ -93,7 +96,7 @@ def flatten(image: Image.Image, channels: int, name: str, *, on_white: bool) -> 
     deep = _is_deep(image)
     ImageOps.exif_transpose(image, in_place=True)
     if deep:
-        return _unit(image)
+        return in_bands(image, "F", lambda band: band.astype(np.float32) / 65535)
     return _flat(_on_white(image) if on_white else image, channels, name)
 
 
@@ -142,13 +145,13 @@ def _on_white(image: Image.Image) -> Image.Image:
     return white
 
 
-def _unit(image: Image.Image) -> Image.Image:
-    """16 bits of grey as numbers in [0, 1], some rows at a time: copies of a large image take hundreds of megabytes."""
-    unit = Image.new("F", image.size)
+def in_bands(image: Image.Image, mode: str, change: Callable[[Pixels], Pixels]) -> Image.Image:
+    """An image with its pixels changed, some rows at a time: copies of a large one take hundreds of megabytes."""
+    changed = Image.new(mode, image.size)
     for top in range(0, image.height, _BAND):
         band = image.crop((0, top, image.width, min(top + _BAND, image.height)))
-        unit.paste(Image.fromarray(np.asarray(band, dtype=np.float32) / 65535), (0, top))
-    return unit
+        changed.paste(Image.fromarray(change(np.asarray(band))), (0, top))
+    return changed
 
 
 def _as_mode(image: Image.Image, mode: str) -> Image.Image:
@@ -196,10 +199,11 @@ def _flat(image: Image.Image, channels: int, name: str) -> Image.Image:
 def opened(source: Path | bytes, name: str) -> Iterator[Image.Image]:
     """An image file whose head was read and whose pixels were not; refused where it would take too much memory."""
     with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
-        if image.width * image.height > MOST_PIXELS:
+        most = MOST_PIXELS // _COPIES.get(image.format or "", 1)
+        if image.width * image.height > most:
             raise Unreadable(
-                f"{name} has {image.width} x {image.height} pixels, at most {MOST_PIXELS / 1e6:.0f} million are read: scale "
-                "it down first"
+                f"{name} has {image.width} x {image.height} pixels, at most {most / 1e6:.0f} million are read: scale it down "
+                "first"
             )
         yield image
 

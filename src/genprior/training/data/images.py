@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import lzma
 import tarfile
-import threading
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -22,14 +20,14 @@ from torch import Tensor
 from genprior import _validate
 from genprior.items.guard import Unreadable, reading
 from genprior.items.limits import LARGEST_PIECE
-from genprior.items.pictures import WRITTEN_AS, check_depth, flatten, opened, quiet
+from genprior.items.pictures import WRITTEN_AS, check_depth, flatten, in_bands, opened, quiet
 from genprior.training.data.pictures import Pictures
 
 _AHEAD = 256
 _LARGE = 2**22
 """Pixels from which on only one image is unpacked at a time."""
-_ONE_AT_A_TIME = threading.Lock()
-_DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError)
+_DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, RuntimeError)
+"""The last one where a zip file has a password, or is packed in an unknown way."""
 
 
 def image_files(
@@ -57,9 +55,11 @@ def image_files(
     pictures: dict[str, Tensor] = {}
     skipped: list[str] = []
     with quiet(), ThreadPoolExecutor() as pool:
-        source = _contents(path, limit)
+        source, decode = _contents(path, limit), partial(_decoded, side=side, channels=channels)
         while chunk := list(_some(source)):
-            for name, picture in pool.map(lambda part: _decoded(*part, side=side, channels=channels), chunk):
+            found = pool.map(lambda part: None if _is_large(*part) else decode(*part), chunk)
+            for part, done in zip(chunk, found, strict=True):
+                name, picture = done or decode(*part)
                 if picture is None:
                     skipped.append(name)
                 else:
@@ -138,18 +138,30 @@ def _is_image(name: str) -> bool:
 def _decoded(name: str, content: bytes, *, side: int, channels: int) -> tuple[str, Tensor | None]:
     """The picture's bytes ``(channels, side, side)``, or None if it cannot be read."""
     try:
-        with reading(name, "a picture"), opened(content, name) as image:
-            check_depth(image, name)
-            with _ONE_AT_A_TIME if image.width * image.height > _LARGE else nullcontext():
-                return name, _square(flatten(image, channels, name, on_white=True), side, channels)
+        return name, _square(_plain(name, content, channels), side, channels)
     except Unreadable:
         return name, None
+
+
+def _is_large(name: str, content: bytes) -> bool:
+    """Whether it takes so much memory that only one is unpacked at a time, in a thread that gives the memory back."""
+    try:
+        with reading(name, "a picture"), opened(content, name) as image:
+            return image.width * image.height > _LARGE
+    except Unreadable:
+        return False
+
+
+def _plain(name: str, content: bytes, channels: int) -> Image.Image:
+    with reading(name, "a picture"), opened(content, name) as image:
+        check_depth(image, name)
+        return flatten(image, channels, name, on_white=True)
 
 
 def _square(plain: Image.Image, side: int, channels: int) -> Tensor:
     """The middle of an image, scaled to ``side``."""
     if plain.mode == "F":
-        plain = Image.fromarray((255 * np.asarray(plain)).round().astype(np.uint8))
+        plain = in_bands(plain, "L", lambda band: (255 * band).round().astype(np.uint8))
     short = min(plain.size)
     left, top = (plain.width - short) // 2, (plain.height - short) // 2
     square = plain.crop((left, top, left + short, top + short))
