@@ -48,7 +48,9 @@ def writing(path: Path, temporary: Path | None = None) -> Iterator[None]:
             raise
         if problem.errno is None:
             raise OSError(f"cannot write {path}: {problem}") from None
-        raise OSError(problem.errno, problem.strerror or os.strerror(problem.errno), str(path)) from None
+        raise OSError(
+            problem.errno, os.strerror(problem.errno), str(path)
+        ) from None  # libraries add pages of their own
 
 
 def sync_folders(folders: Iterable[Path]) -> None:

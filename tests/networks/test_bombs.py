@@ -65,6 +65,15 @@ def test_a_packed_script(tmp_path):
         open_generator(tmp_path / "a.pt")
 
 
+def test_an_archive_of_a_later_version(tmp_path):
+    content = bytearray(weights({"a": torch.zeros(5)}))
+    content[content.index(b"PK\x01\x02") + 6] = 128
+    (tmp_path / "a.pt").write_bytes(content)
+    for read in (read_weights, open_generator):
+        with pytest.raises(ValueError, match=r"a\.pt cannot be read as a file of torch \(zip file version 12\.8\)"):
+            read(tmp_path / "a.pt")
+
+
 def test_overlapping_records(tmp_path):
     """Each is as large as it says, and all are in the same place."""
     content = bytearray(weights({"a": torch.zeros(10_000), "b": torch.ones(10_000)}))

@@ -129,6 +129,15 @@ class Items:
         versions = {part.path: part.version for part in self.parts if part.version is not None}
         return [path for path, version in versions.items() if not path.exists() or Version.of(path) != version]
 
+    def changes(self) -> tuple[str, ...]:
+        """A note on such files, for the end of a job: what was read of them was the version at its start."""
+        changed = self.changed()
+        more = f" and {len(changed) - 1} more files" if len(changed) > 1 else ""
+        return tuple(
+            printable(f"{path}{more} changed during the job: the results are of the version at its start")
+            for path in changed[:1]
+        )
+
     def newer_than(self, time: int) -> list[Path]:
         """The files that were changed after a time, in nanoseconds."""
         versions = {part.path: part.version for part in self.parts}

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from genprior.items.guard import Unreadable
+from genprior.items.guard import Unreadable, reading
 from genprior.items.limits import LARGEST_INDEX, check_archive, readable
 
 _SAVED = b"PK\x03\x04"
@@ -40,12 +40,10 @@ def check_saved(source: Path | bytes, path: Path) -> None:
 
 def check_records(file: IO[bytes], path: Path) -> None:
     """Refuse packed, overlapping or innumerable records; torch stores numbers as they are and packs only code."""
-    try:
+    with reading(path, "a file of torch"):
         check_archive(file, path)
         with zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
-    except zipfile.BadZipFile as problem:
-        raise Unreadable(f"{path} cannot be read ({problem}): it is damaged, or not a file of torch") from None
     unpacked = sum(entry.file_size for entry in entries)
     packed = sum(entry.file_size for entry in entries if entry.file_size != entry.compress_size)
     if packed > LARGEST_INDEX or unpacked - packed > file.seek(0, io.SEEK_END):

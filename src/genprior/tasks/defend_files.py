@@ -90,6 +90,7 @@ def defend_files(
             on_progress(start, len(items), "projecting")
             stop = min(len(items), start + projection.batch_size)
             _batch(classifier, projection, items, outputs, record, start, stop, known)
+        record.notes += items.changes()
     text = json.dumps(document(record, projection), indent=2, allow_nan=False)
     write_text(out / RESULT, text + "\n")
     on_progress(len(items), len(items), "done")

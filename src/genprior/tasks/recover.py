@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from genprior._files import printable, remove_unfinished
+from genprior._files import remove_unfinished
 from genprior.checkpoint import fingerprint
 from genprior.generators import Generator
-from genprior.items import Items, Loaded, Outputs, open_items
+from genprior.items import Loaded, Outputs, open_items
 from genprior.items.expected import Expected
 from genprior.items.single import read_array
 from genprior.networks.foreign import source_digest
@@ -105,7 +105,7 @@ class _Job:
             used, shown = used + record["seconds"], shown + record["shown"]
         outputs.finish(total)
         self.on_progress(total, total, "writing the report")
-        told = (*self.notes, *notes, *ledger.notes, *self.items.notes, *_changes(self.items))
+        told = (*self.notes, *notes, *ledger.notes, *self.items.notes, *self.items.changes())
         return write_result(self.job, ledger, total, told)
 
     def _batch(self, start: int, stop: int, rule: StopRule, room: int) -> Collected:
@@ -192,16 +192,6 @@ class _Looker:
         inside = min(1.0, max(fraction_done(self._rule, view), 1 - running))
         note = f"step {view.step}, median objective {view.best_objective.median().item():.3g}"
         self._told(self._numbers[0] + inside * len(self._numbers), self._total, note)
-
-
-def _changes(items: Items) -> list[str]:
-    """A note on inputs that are no longer what they were: items read before are of the version at the start."""
-    changed = items.changed()
-    more = f" and {len(changed) - 1} more files" if len(changed) > 1 else ""
-    return [
-        printable(f"{path}{more} changed during the job: what was recovered is of the version at its start")
-        for path in changed[:1]
-    ]
 
 
 def _expected(job: Recovery, generator: Generator, operator: Operator) -> Expected:
