@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
-from rich.console import Console
 from rich.text import Text
 
 from genprior import _validate
 from genprior.cli.bar import Bar
 from genprior.cli.machine import Machine
 from genprior.cli.prior import Prior
-from genprior.cli.speech import print_json
+from genprior.cli.speech import Output, print_json
 
 if TYPE_CHECKING:
     from genprior.tasks.check import Inspection
@@ -87,7 +86,7 @@ def _passes(speed: dict[str, float]) -> str:
 
 
 def _say(found: Inspection, sheet: Path | None) -> None:
-    console = Console()
+    console = Output()
     console.print(Text(str(found.report)), soft_wrap=True)
     lines = []
     if found.conditioning is not None:

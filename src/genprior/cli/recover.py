@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
-from rich.console import Console
 from rich.text import Text
 
 from genprior.cli.bar import Bar
 from genprior.cli.machine import Machine
 from genprior.cli.prior import INPUT, Prior
-from genprior.cli.speech import say_error
+from genprior.cli.speech import Output, print_text, say_error
 
 _NAMED = 5
 """Most items that are named on the terminal."""
@@ -109,7 +106,7 @@ class Common(Machine, Prior):
             raise
         if self.json:
             with outcome.result.open(encoding="utf-8") as file:
-                shutil.copyfileobj(file, sys.stdout)
+                print_text(file)
         else:
             _say(outcome, job)
         if failures := _failures(outcome, self.skip):
@@ -176,7 +173,7 @@ def _failures(outcome: Outcome, skip: bool) -> list[str]:
 
 
 def _say(outcome: Outcome, job: Recovery) -> None:
-    console = Console()
+    console = Output()
     numbers = outcome.numbers()
     ends = ", ".join(f"{count} {name}" for name, count in numbers["status"].items())
     lines = [("recovered", f"{outcome.recovered} of {outcome.total} items ({ends})")]

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from genprior._files import make_folder, write_atomically
+from genprior._files import add_folder, make_folder, write_atomically
 from genprior.checks.budget import Budget
 from genprior.checks.generator import check_within
 from genprior.checks.report import Finding, Report
@@ -146,7 +146,7 @@ def write_samples(
     """
     generator = source if isinstance(source, Generator) else source.open(device).generator
     make_folder(out)
-    (out / _FOLDER).mkdir(exist_ok=True)
+    add_folder(out / _FOLDER)
     sheet = out / f"{_FOLDER}.png"
     signals = _drawn(generator, count, seed, Budget(seconds))
     pictures = makes_pictures(generator.signal_shape)

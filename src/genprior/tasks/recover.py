@@ -87,11 +87,10 @@ class _Job:
 
     def run(self, notes: tuple[str, ...]) -> Outcome:
         """Every batch that is not done yet; ``notes`` are for the person."""
-        ledger = Ledger(self.job.out, self._identity())
+        ledger = Ledger(self.job.out, self._identity(), self.items.newer_than)
         folder = self.job.out / SIGNALS
-        folder.mkdir(exist_ok=True)
-        remove_unfinished(folder)
         outputs = Outputs(self.items, folder, ledger.folder, self.generator.signal_shape)
+        remove_unfinished(folder)
         total, size = len(self.items), self.job.batch_size
         plan = plan_of(ledger, outputs, total, size)
         used, shown = plan.used, plan.shown
@@ -106,7 +105,8 @@ class _Job:
             used, shown = used + record["seconds"], shown + record["shown"]
         outputs.finish(total)
         self.on_progress(total, total, "writing the report")
-        return write_result(self.job, ledger, total, (*self.notes, *notes, *self.items.notes))
+        told = (*self.notes, *notes, *ledger.notes, *self.items.notes, *self.items.changes())
+        return write_result(self.job, ledger, total, told)
 
     def _batch(self, start: int, stop: int, rule: StopRule, room: int) -> Collected:
         """Read and solve the items from ``start`` up to ``stop``; keep at most ``room`` pictures of them."""
