@@ -394,7 +394,7 @@ def test_nobody_waits_while_weights_are_loaded(visit):
 
 def test_the_server_refuses_what_the_browser_would_not_send(visit, address):
     page = visit()
-    place = page.evaluate("Object.values(mounted_app.elements).find(e => e.props.url?.includes('upload')).props.url")
+    place = "/" + page.evaluate("Object.values(mounted_app.elements).find(e => e.props.url?.includes('upload')).props.url")
     connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=30)
     connection.putrequest("POST", place)
     connection.putheader("Content-Type", "multipart/form-data; boundary=x")

@@ -13,7 +13,8 @@ import urllib.request
 import pytest
 
 from genprior import cli
-from genprior.app.server import UploadLimit, bound_socket
+from genprior.app.security.body import UploadLimit
+from genprior.app.server import bound_socket
 
 
 def told(words, capfd):
@@ -65,6 +66,7 @@ import sys
 
 from genprior.app import server, stock
 from genprior.app.damage import Smaller
+from genprior.app.queue import Owner
 from genprior.app.race import Race
 from genprior.app.recipe import Recipe
 from genprior.cli import main
@@ -74,7 +76,7 @@ make = server.make_server
 
 def make_busy(house, announce):
     def begin():
-        house.queue.submit(Race(Recipe("mnist", stock.sample_pictures("mnist")[:1], Smaller(), ("Adam",), 600.0)), "a")
+        house.queue.submit(Race(Recipe("mnist", stock.sample_pictures("mnist")[:1], Smaller(), ("Adam",), 600.0)), Owner("", "a"))
         announce()
 
     return make(house, begin)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from nicegui import run, ui
-from nicegui.events import UploadEventArguments
+from nicegui import Client, run, ui
 from torch import Tensor
 
 from genprior.app import pictures, stock
@@ -14,6 +13,7 @@ from genprior.app.choices import Choices
 from genprior.app.house import House
 from genprior.app.view.parts import Segments, Text, box, card, picture, press
 from genprior.app.view.sketchpad import Sketchpad
+from genprior.app.view.upload import make_upload
 
 _SOURCES = {"samples": "Samples", "draw": "Draw", "upload": "Upload"}
 
@@ -21,7 +21,9 @@ _SOURCES = {"samples": "Samples", "draw": "Draw", "upload": "Upload"}
 class PicturePanel:
     """Samples, a sketchpad, an upload."""
 
-    def __init__(self, choices: Choices, house: House, on_change: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, choices: Choices, house: House, client: Client, on_change: Callable[[], Awaitable[None]]
+    ) -> None:
         self._choices, self._on_change = choices, on_change
         self._limit, self._decoder = house.upload_limit, house.decoder
         self._reading = False
@@ -33,7 +35,7 @@ class PicturePanel:
             with self._places["draw"]:
                 self._make_sketchpad()
             with self._places["upload"]:
-                self._make_upload()
+                self._make_upload(client)
         self._show_source("samples")
 
     async def take_generator(self, name: str) -> None:
@@ -83,20 +85,14 @@ class PicturePanel:
         found = await run.io_bound(_or_problem, pictures.read_drawing, data_url, stock.SHAPES["mnist"])
         await self._take("mnist", found)
 
-    def _make_upload(self) -> None:
-        self._upload = ui.upload(
-            label="Choose an image, or drop it here",
-            auto_upload=True,
-            max_file_size=round(self._limit * 2**20),
-            on_upload=self._uploaded,
-            on_rejected=self._rejected,
-        )
-        self._upload.classes("upload").props('flat accept="image/*"').on("failed", self._rejected)
+    def _make_upload(self, client: Client) -> None:
+        most = round(self._limit * 2**20)
+        self._upload = make_upload(client, "Choose an image, or drop it here", most, self._uploaded, self._rejected)
         Text("p", f"PNG or JPEG, up to {self._limit:g} MB. The middle square is used.", "hint")
 
-    async def _uploaded(self, event: UploadEventArguments) -> None:
-        self._upload.reset()
-        if event.file.size() > self._limit * 2**20:
+    async def _uploaded(self, title: str, data: bytes) -> None:
+        self._upload.run_method("reset")
+        if len(data) > self._limit * 2**20:
             self._rejected()
             return
         if self._reading:
@@ -104,8 +100,7 @@ class PicturePanel:
             return
         self._reading = True
         try:
-            name, data = self._choices.generator, await event.file.read()
-            title = event.file.name or "the file"
+            name = self._choices.generator
             read = partial(_or_problem, pictures.read_upload, data, stock.SHAPES[name], title)
             found = await self._decoder.read(read)
         finally:
@@ -113,7 +108,7 @@ class PicturePanel:
         await self._take(name, found)
 
     def _rejected(self) -> None:
-        self._upload.reset()
+        self._upload.run_method("reset")
         ui.notify(f"not taken: the file is larger than {self._limit:g} MB, or no image", type="negative")
 
     async def _take(self, generator: str, found: Tensor | ValueError | None) -> None:
