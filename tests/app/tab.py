@@ -37,9 +37,9 @@ class Tab:
     async def connect(self, transport="websocket", **headers):
         query = f"client_id={self.client_id}&next_message_id=0&implicit_handshake=true"
         query += f"&document_id={uuid.uuid4()}&tab_id={uuid.uuid4()}"
-        await self.socket.connect(
-            f"{self.address}?{query}", headers, transports=[transport], socketio_path="/_nicegui_ws/socket.io"
-        )
+        place = f"{self.address}?{query}"
+        path = "/_nicegui_ws/socket.io"
+        await self.socket.connect(place, headers, transports=[transport], socketio_path=path, wait_timeout=30)
 
     def _update(self, changes):
         for key, element in changes.items():

@@ -171,3 +171,29 @@ def test_close_waits_for_what_runs(log):
     queue.close(wait=0.05)
     assert queue.running == 1
     stubborn.gate.set()
+
+
+def test_one_address_cannot_fill_the_queue_with_browsers_that_forget_themselves(log):
+    queue = Queue(jobs=1, longest=8, each=3)
+    for number in range(5):
+        queue.submit(FakeRace(number, log), at(f"new {number}"))
+    started(log, 0)
+    with pytest.raises(QueueFull, match="4 races from your network address are waiting already"):
+        queue.submit(FakeRace(5, log), at("new 5"))
+    other = FakeRace("other", log)
+    queue.submit(other, at("b", "there"))
+    assert queue.place(other) == 1, "who is elsewhere does not wait for all of them"
+    queue.close()
+
+
+def test_use_is_counted_by_address_too(log):
+    queue = Queue(jobs=1, clock=lambda: 0.0)
+    heavy = FakeRace("heavy", log, seconds=20)
+    queue.submit(heavy, at("first"))
+    started(log, "heavy")
+    queue.submit(FakeRace("same address", log), at("second"))
+    other = FakeRace("other", log)
+    queue.submit(other, at("third", "there"))
+    heavy.finish(queue)
+    started(log, "heavy", "other")
+    queue.close()

@@ -18,7 +18,7 @@ class House:
     """Seconds of computing for one race."""
     upload_limit: float
     """Megabytes."""
-    hosts: Hosts = Hosts()
+    hosts: Hosts = field(default_factory=Hosts)
     """Names the server answers to."""
     decoder: Decoder = field(default_factory=Decoder)
 

@@ -26,7 +26,8 @@ class Connection(H11Protocol):
         """Take it, unless there are too many."""
         super().connection_made(transport)
         here = network(self.client[0]) if self.client else ""
-        mine = sum(1 for other in self.connections if other.client and network(other.client[0]) == here)
+        clients = [getattr(other, "client", None) for other in self.connections]
+        mine = sum(client is not None and network(client[0]) == here for client in clients)
         if len(self.connections) > MOST_CONNECTIONS or mine > MOST_CONNECTIONS // 2:
             transport.abort()
             return

@@ -23,8 +23,8 @@ _POLICY = (
     "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' ws://{host} wss://{host}; "
     "object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""nicegui evaluates code that the server sends, so scripts cannot be restricted further; nothing can be fetched from or sent to
-another host."""
+"""nicegui evaluates code that the server sends, so scripts cannot be restricted further; but nothing can be fetched from
+another host, or sent there."""
 
 _log = logging.getLogger(__name__)
 

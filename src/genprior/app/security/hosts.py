@@ -1,7 +1,7 @@
 """Which names the page answers to, and which sites may talk to it.
 
-A site that the user has open in another tab must not use the page. Its scripts carry its name in ``Origin``; and where it points
-its own name at this machine (DNS rebinding), its name is in ``Host``.
+A site that the user has open in another tab must not use the page. Its scripts carry its name in ``Origin``; and where it
+points its own name at this machine (DNS rebinding), its name is in ``Host``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9_]([a-z0-9._-]*[a-z0-9_])?)
 class Hosts:
     """Names of this server.
 
-    Always ``localhost`` and the loopback addresses; the name it was told to listen on; names from ``--allow-host``. Where other
-    machines can reach it, also the machine's own name and any IP address: a rebinding site has a name, not an address.
+    Always ``localhost`` and the loopback addresses; the name it was told to listen on; names from ``--allow-host``. Where
+    other machines can reach it, also the machine's own name and any IP address: a rebinding site has a name, not an address.
     """
 
     listening: str = "127.0.0.1"
@@ -33,7 +33,8 @@ class Hosts:
         for name in self.allowed:
             if not name or _name(name) != name.lower().strip("[]"):
                 raise ValueError(
-                    f"--allow-host must be a host name such as demo.example.org, without http:// and without a port, got {name!r}"
+                    "--allow-host must be a host name such as demo.example.org, without http:// and without a port, "
+                    f"got {name!r}"
                 )
 
     @property

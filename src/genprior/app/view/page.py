@@ -109,9 +109,11 @@ class Page:
         self._panel.show_running(not snapshot.phase.over)
 
     def leave(self) -> None:
-        """The tab is gone."""
+        """The tab is gone: its race ends, and what is large goes at once, not when Python next looks for cycles."""
         if self._race is not None:
             self._house.queue.stop(self._race)
+        self._race = self._choices.picture = self._choices.known = None
+        self._results.forget()
 
 
 def _header() -> None:

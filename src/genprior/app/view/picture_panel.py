@@ -24,7 +24,7 @@ class PicturePanel:
     def __init__(
         self, choices: Choices, house: House, client: Client, on_change: Callable[[], Awaitable[None]]
     ) -> None:
-        self._choices, self._on_change = choices, on_change
+        self._choices, self._client, self._on_change = choices, client, on_change
         self._limit, self._decoder = house.upload_limit, house.decoder
         self._reading = False
         self._thumbs: list[ui.element] = []
@@ -50,7 +50,9 @@ class PicturePanel:
         """Show the samples of the generator; loading one for the first time takes a moment."""
         name = self._choices.generator
         found = await run.io_bound(stock.sample_pictures, name)
-        if found is None or name != self._choices.generator:  # shutting down, or chosen anew meanwhile
+        if (
+            found is None or self._client.is_deleted or name != self._choices.generator
+        ):  # closing, or chosen anew meanwhile
             return
         place = self._places["samples"]
         place.clear()
@@ -113,6 +115,8 @@ class PicturePanel:
 
     async def _take(self, generator: str, found: Tensor | ValueError | None) -> None:
         """A picture for this generator, unless another was chosen while it was read; or why it cannot be read."""
+        if self._client.is_deleted:
+            return
         if isinstance(found, ValueError):
             ui.notify(str(found), type="negative")
             return

@@ -17,14 +17,14 @@ Take = Callable[[str, bytes], Awaitable[None]]
 _TAKE = "upload"
 
 
-def make_upload(client: Client, label: str, most: int, take: Take, on_rejected: Callable[[], object]) -> ui.element:
+def make_upload(client: Client, label: str, most: int, take: Take, on_rejected: Callable[[], None]) -> ui.element:
     """A place to choose a file or drop it; ``take`` gets its name and content."""
     client.storage[_TAKE] = take  # goes with the client
     element = ui.element("q-uploader").classes("upload").props('flat auto-upload accept="image/*"')
     element.props["label"], element.props["max-file-size"] = label, most
     element.props["url"] = f"upload/{client.id}"  # relative: a proxy may have put the page below a path
     for event in ("rejected", "failed"):
-        element.on(event, lambda: on_rejected(), args=[])
+        element.on(event, on_rejected, args=[])
     return element
 
 
