@@ -182,16 +182,16 @@ def test_draw_a_digit_and_paint_over_it(visit):
     assert digit.shape == (28, 28) and len(np.flatnonzero(digit.max(axis=1))) == 20
     choose_damage(page, "Painted over")
     page.get_by_label("sketchpad for the mask").scroll_into_view_if_needed()
-    page.locator('[data-tile="Damaged"]', has_text="paint on the picture").wait_for()
+    page.locator('[data-tile="Damaged"]', has_text="paint on the image").wait_for()
     page.get_by_role("button", name="Start the race").click()  # nothing painted: said, not run
-    page.locator(".q-notification", has_text="paint on the picture what is to be lost").wait_for()
+    page.locator(".q-notification", has_text="paint on the image what is to be lost").wait_for()
     stroke(page, "sketchpad for the mask", (0.1, 0.3), (0.9, 0.3))
     page.locator('[data-tile="Damaged"]', has_text="painted over").wait_for()
     page.wait_for_selector('[data-tile="Damaged"] img:not(.hidden)')
     damaged = pixels(source(page, "Damaged"))
     assert bool((damaged[8, 5:23] == 128).all()) and np.array_equal(damaged[14:], digit[14:])
     page.get_by_role("button", name="Clear").last.click()
-    page.locator('[data-tile="Damaged"]', has_text="paint on the picture").wait_for()
+    page.locator('[data-tile="Damaged"]', has_text="paint on the image").wait_for()
     page.get_by_role("button", name="Fine").click()
     stroke(page, "sketchpad for the mask", (0.1, 0.3), (0.9, 0.3))
     page.wait_for_selector('[data-tile="Damaged"] img:not(.hidden)')
@@ -270,7 +270,7 @@ def test_uploads_good_and_bad(visit):
     page.get_by_role("button", name="Upload", exact=True).click()
     before = source(page, "Truth")
     upload(page, "cat.png", b"this is no picture")
-    notified(page, "cat.png cannot be read as a picture")
+    notified(page, "cat.png cannot be read as an image")
     upload(page, "big.png", bytes(round(UPLOAD_LIMIT * 2**20) + 1))
     notified(page, "larger than 0.5 MB, or no image")
     assert source(page, "Truth") == before
@@ -331,7 +331,7 @@ def test_who_uploads_does_not_stop_the_others(visit, slow, monkeypatch):
         second.get_by_label("sample 3").click()
         changes(second, "Truth", before)
         upload(first, "more.png", picture_file())
-        notified(first, "your last picture is still being read")
+        notified(first, "your last image is still being read")
         assert source(first, "Truth") == before
         gate.set()
         changes(first, "Truth", before)
@@ -388,7 +388,7 @@ def test_nobody_waits_while_weights_are_loaded(visit):
     page.set_default_timeout(15_000)
     with stock._loading:
         upload(page, "cat.png", b"this is no picture")
-        notified(page, "cat.png cannot be read as a picture")
+        notified(page, "cat.png cannot be read as an image")
         paint_everything(page)
         notified(page, "everything is painted over")
 

@@ -24,7 +24,8 @@ from genprior.app.security.connections import Connection
 from genprior.app.security.events import drop_forged_events
 from genprior.app.security.guard import Guard
 from genprior.app.security.hosts import network
-from genprior.app.view.page import STYLE, Page
+from genprior.app.view.page import STYLE, Page, header
+from genprior.app.view.parts import is_open
 from genprior.app.view.upload import add_upload_route
 
 TITLE = "genprior"
@@ -32,7 +33,7 @@ _SLACK = 2**16
 """Bytes of a request beside the file in it."""
 _LARGEST_MESSAGE = 2**21
 """Bytes of one message from a page; a sketch is the largest."""
-_CONNECT_SECONDS = 15.0
+_CONNECT_SECONDS = 30.0
 """For a browser to open the page's socket."""
 MOST_PAGES = 256
 """Open at once; half of them from one address."""
@@ -111,11 +112,12 @@ def _add_pages(house: House) -> None:
     @ui.page("/", dependencies=[Depends(_check_room)])
     async def front(client: Client) -> None:
         owner = Owner(network(client.ip), app.storage.browser["id"])
+        header()
         with suppress(ClientConnectionTimeout):  # the page is made for who stays, not for who only asks
             await client.connected(timeout=_CONNECT_SECONDS)
         if client.has_socket_connection:
             Page(house, owner, client)
-        elif not client.is_deleted:
+        elif is_open(client):
             client.delete()
 
     def not_found(request: Request, problem: Exception) -> PlainTextResponse:  # nicegui would make a page for it

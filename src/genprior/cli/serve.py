@@ -16,7 +16,7 @@ from genprior.cli.speech import print_json
 
 @dataclass(frozen=True)
 class Serve:
-    """A web page on which to damage a picture and watch solvers recover it.
+    """A web page on which to damage an image and watch solvers recover it.
 
     Draw a digit, choose a sample or upload an image; choose the damage and the solvers; take the result, the command
     and a Python script home. Works without a network.

@@ -14,7 +14,7 @@ from genprior.app.queue import Owner
 from genprior.app.race import Race
 from genprior.app.recipe import Recipe
 from genprior.app.view.damage_panel import DamagePanel
-from genprior.app.view.parts import Text, box
+from genprior.app.view.parts import Text, box, is_open
 from genprior.app.view.picture_panel import PicturePanel
 from genprior.app.view.race_panel import RacePanel
 from genprior.app.view.results import Results
@@ -33,7 +33,6 @@ class Page:
         self._shown = -1
         self._stale = self._previewing = False
         client.on_delete(self.leave)
-        _header()
         with box("layout", "main"):
             with box("controls"):
                 self._pictures = PicturePanel(self._choices, house, client, self.changed_picture)
@@ -62,7 +61,7 @@ class Page:
                 self._stale, self._race = False, None
                 self._panel.show_running(False)
                 shown = await run.io_bound(_preview, copy(self._choices))
-                if self._client.is_deleted:
+                if not is_open(self._client):
                     return
                 if shown is not None and self._race is None:  # no race was started meanwhile
                     self._results.preview(*shown)
@@ -116,10 +115,11 @@ class Page:
         self._results.forget()
 
 
-def _header() -> None:
+def header() -> None:
+    """What stands above the page, there before the rest."""
     with box("top", "header"):
         Text("h1", "genprior")
-        Text("p", "Damage a picture, and watch solvers recover it with a generative prior.")
+        Text("p", "Damage an image, and watch solvers recover it with a generative prior.")
         dark = box("icon-button", "button").props('type="button" aria-label="Light or dark" title="Light or dark"')
         dark.on("click", js_handler="() => Quasar.Dark.toggle()")
         with dark:

@@ -11,7 +11,7 @@ from torch import Tensor
 from genprior.app import pictures, stock
 from genprior.app.choices import Choices
 from genprior.app.house import House
-from genprior.app.view.parts import Segments, Text, box, card, picture, press
+from genprior.app.view.parts import Segments, Text, box, card, is_open, picture, press
 from genprior.app.view.sketchpad import Sketchpad
 from genprior.app.view.upload import make_upload
 
@@ -28,9 +28,9 @@ class PicturePanel:
         self._limit, self._decoder = house.upload_limit, house.decoder
         self._reading = False
         self._thumbs: list[ui.element] = []
-        with card("Picture", 1):
+        with card("Image", 1):
             Segments(stock.GENERATORS, choices.generator, self.take_generator, "Generator")
-            self._sources = Segments(_SOURCES, "samples", self._show_source, "Where the picture comes from")
+            self._sources = Segments(_SOURCES, "samples", self._show_source, "Where the image comes from")
             self._places = {"samples": box("thumbs"), "draw": box("stack"), "upload": box("stack")}
             with self._places["draw"]:
                 self._make_sketchpad()
@@ -51,7 +51,7 @@ class PicturePanel:
         name = self._choices.generator
         found = await run.io_bound(stock.sample_pictures, name)
         if (
-            found is None or self._client.is_deleted or name != self._choices.generator
+            found is None or not is_open(self._client) or name != self._choices.generator
         ):  # closing, or chosen anew meanwhile
             return
         place = self._places["samples"]
@@ -98,7 +98,7 @@ class PicturePanel:
             self._rejected()
             return
         if self._reading:
-            ui.notify("not taken: your last picture is still being read, wait for it", type="warning")
+            ui.notify("not taken: your last image is still being read, wait for it", type="warning")
             return
         self._reading = True
         try:
@@ -115,7 +115,7 @@ class PicturePanel:
 
     async def _take(self, generator: str, found: Tensor | ValueError | None) -> None:
         """A picture for this generator, unless another was chosen while it was read; or why it cannot be read."""
-        if self._client.is_deleted:
+        if not is_open(self._client):
             return
         if isinstance(found, ValueError):
             ui.notify(str(found), type="negative")

@@ -16,9 +16,9 @@ from genprior.app.view.verdicts import short, table
 _LEGEND = "★ Lowest objective: the one to choose where the truth is not known. It need not have the smallest error."
 
 _STORY = {
-    "A generator knows what pictures look like": "It turns 128 numbers z into a picture G(z): a digit, or a face. It has "
+    "A generator knows what images look like": "It turns 128 numbers z into an image G(z): a digit, or a face. It has "
     "seen many, but not yours.",
-    "The data know yours, but not enough": "Fewer measurements than pixels, a part painted over, noise: many pictures agree "
+    "The data know yours, but not enough": "Fewer measurements than pixels, a part painted over, noise: many images agree "
     "with them, nearly all of them nonsense.",
     "Solvers look for what both allow": "They start from the same random z and have the same time. They see only the "
     "data: the error, which needs the truth, is shown for you.",
@@ -51,7 +51,7 @@ class Results:
     def __init__(self) -> None:
         with box("card", "section"):
             with box("card-head"):
-                Text("h2", "Pictures")
+                Text("h2", "Images")
                 self._state = Text("span", "", "hint").props('role="status"')
             with box("tiles"):
                 self._truth, self._seen = Tile("Truth"), Tile("Damaged")

@@ -13,9 +13,9 @@ from genprior.app.view.chart import COLOURS
 _HEAD = ("solver", "status", "error", "objective", "steps", "passes", "seconds")
 
 _ADVICE = {
-    "CONVERGED": "It cannot improve from here. If the picture is wrong, more starts may find a better one.",
-    "STALLED": "It no longer improved. More starts, or another solver, may find a better picture.",
-    "OUT_OF_TIME": "It was still working when its time was up. More seconds may improve the picture.",
+    "CONVERGED": "It cannot improve from here. If the image is wrong, more starts may find a better one.",
+    "STALLED": "It no longer improved. More starts, or another solver, may find a better image.",
+    "OUT_OF_TIME": "It was still working when its time was up. More seconds may improve the image.",
     "DIVERGED": "Its numbers grew without bound. Try another solver, or more starts.",
     "INTERRUPTED": "The race was stopped: this is the best so far.",
 }
