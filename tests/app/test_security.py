@@ -128,7 +128,7 @@ def test_headers(address, path, status):
     code, headers, _ = ask(address, path)
     assert code == status
     assert headers["X-Content-Type-Options"] == "nosniff" and headers["X-Frame-Options"] == "DENY"
-    assert headers["Referrer-Policy"] == "no-referrer" and "Server" not in headers
+    assert headers["Referrer-Policy"] == "same-origin" and "Server" not in headers
     policy = headers["Content-Security-Policy"]
     assert "frame-ancestors 'none'" in policy and "default-src 'self'" in policy and "object-src 'none'" in policy
 

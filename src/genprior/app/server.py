@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import secrets
 import socket
 import threading
@@ -139,6 +140,7 @@ def serve(bound: socket.socket, house: House, announce: Callable[[], object] = l
     over = threading.Event()
     warming = threading.Thread(target=_warm, args=(over,), daemon=True)
     warming.start()
+    gc.freeze()  # what is there now stays: Python need not walk through all of torch to find the pages that were closed
     try:
         make_server(house, announce).run(sockets=[bound])
     finally:
