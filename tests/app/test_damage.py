@@ -105,7 +105,7 @@ def test_many_measurements_of_a_face_take_no_matrix():
 
 
 def test_painting_needs_paint():
-    with pytest.raises(ValueError, match="paint on the picture"):
+    with pytest.raises(ValueError, match="paint on the image"):
         Painted()
 
 

@@ -125,7 +125,7 @@ class Painted(Linear):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.known is None:
-            raise ValueError("there is no mask: paint on the picture what is to be lost, and leave some part of it")
+            raise ValueError("there is no mask: paint on the image what is to be lost, and leave some part of it")
 
     def operator(self, shape: tuple[int, ...]) -> Operator:
         """The mask."""
@@ -234,4 +234,4 @@ class Noisy(Linear):
 
     def words(self, shape: tuple[int, ...]) -> str:
         """How strong."""
-        return f"Gaussian noise of standard deviation {self.noise:g}" if self.noise else "nothing: the picture as it is"
+        return f"Gaussian noise of standard deviation {self.noise:g}" if self.noise else "nothing: the image as it is"
