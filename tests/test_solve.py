@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import genprior as gp
-from tests.laws.certified import CERTIFIED, ITEMS, LATENT, SIGNAL, affine_generator
-from tests.laws.test_solvers import SOLVERS, starts
+from tests.laws.certified import CERTIFIED, ITEMS, LATENT, SIGNAL, affine_generator, starts
+from tests.laws.solvers import SOLVERS
 
 FIELDS = ("signal", "z", "w", "objective", "gap", "stationarity", "steps", "rollbacks")
 
