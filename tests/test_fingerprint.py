@@ -180,6 +180,13 @@ def test_order_of_arguments():
     assert fingerprint() != fingerprint(None)
 
 
+def test_arrays_of_objects_by_their_content():
+    """Where Python keeps an object is another place in every process, and for every equal object."""
+    one, same, other = (np.array([float(number), "b", None], dtype=object) for number in ("1.5", "1.5", "2.5"))
+    assert one[0] is not same[0]
+    assert fingerprint(one) == fingerprint(same) != fingerprint(other)
+
+
 def test_the_same_in_another_process():
     script = (
         "import genprior as gp; from genprior.checkpoint import fingerprint;"

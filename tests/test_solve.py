@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import genprior as gp
-from tests.laws.certified import CERTIFIED, ITEMS, LATENT, SIGNAL, affine_generator
-from tests.laws.test_solvers import SOLVERS, starts
+from tests.laws.certified import CERTIFIED, ITEMS, LATENT, SIGNAL, affine_generator, starts
+from tests.laws.solvers import SOLVERS
 
 FIELDS = ("signal", "z", "w", "objective", "gap", "stationarity", "steps", "rollbacks")
 
@@ -204,6 +204,28 @@ def test_worse_restarts_are_given_up_early_and_the_best_ones_stay():
     assert set(result.status) == {gp.Status.MAX_STEPS}
     uncut = gp.solve(problem, gp.GradientDescent(step_size=1e-4), restarts=8, cull_after=999, stop=gp.MaxSteps(20))
     assert (result.objective <= uncut.objective).all(), "the best at the time of the cut must have stayed"
+
+
+NO_SETS = [0.5 * gp.SquaredL2(), 2.0 * gp.L1(), gp.L2(), 0.1 * gp.LInf()]
+
+
+@pytest.mark.parametrize("term", NO_SETS, ids=repr)
+def test_given_starts_are_used_as_they_are_where_h_forbids_nothing(term):
+    problem = noisy()
+    problem = gp.Problem(problem.generator, problem.loss, on_latent=term)
+    for z0 in (starts(), starts(2 * ITEMS).reshape(ITEMS, 2, LATENT)):
+        result = gp.solve(problem, gp.GradientDescent(), z0=z0, stop=gp.MaxSteps(0))
+        own = z0 if z0.ndim == 2 else z0[torch.arange(ITEMS), result.restart]
+        assert torch.equal(result.z, own)
+
+
+@pytest.mark.parametrize("term", [gp.Ball(0.1), gp.Box(-0.1, 0.1), gp.L1Ball(0.1)], ids=repr)
+def test_given_starts_outside_the_set_of_h_are_projected(term):
+    problem = noisy()
+    problem = gp.Problem(problem.generator, problem.loss, on_latent=term)
+    result = gp.solve(problem, gp.GradientDescent(), z0=starts(), stop=gp.MaxSteps(0))
+    torch.testing.assert_close(result.z, term.prox(starts(), 1.0))
+    assert result.objective.isfinite().all()
 
 
 def test_the_first_restart_starts_at_z0():

@@ -136,3 +136,13 @@ def test_files_and_folders_with_colons_are_read(tmp_path):
     assert len(open_items([folder], Expected(SHAPE))) == 5
     assert len(open_items([folder / "at 12:31.npz"], Expected(SHAPE))) == 5
     assert len(open_items([f"{folder}/at 12:31.npz:clean"], Expected(SHAPE))) == 2
+
+
+def test_a_folder_is_read_by_name_whatever_the_file_system_says(tmp_path, monkeypatch):
+    names = [f"{letter}.npy" for letter in "dbacfe"]
+    for name in names:
+        np.save(tmp_path / name, VALUES[0])
+    listed = Path.rglob
+    monkeypatch.setattr(Path, "rglob", lambda self, pattern: sorted(listed(self, pattern), reverse=True))
+    items = open_items([tmp_path], Expected(SHAPE))
+    assert [item.name for item in items.read(0, 9)] == sorted(names)

@@ -44,6 +44,10 @@ def affine_generator() -> gp.Generator:
     return gp.Generator(Affine(), (LATENT,), (SIGNAL,))
 
 
+def starts(count: int = ITEMS, seed: int = 11) -> torch.Tensor:
+    return affine_generator().sample_latent(count, seed=seed).double()
+
+
 def _data(seed: int) -> tuple[gp.Generator, np.ndarray, np.ndarray, np.random.Generator]:
     generator = affine_generator()
     module = generator.module

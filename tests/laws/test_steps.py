@@ -17,6 +17,7 @@ from genprior.solvers.penalties import Residuals
 from genprior.solvers.z_steps import Move
 from genprior.terms import L1, L2, Ball, Box, LInf, SquaredL2, Zero
 
+from .certified import CERTIFIED, starts
 from .operators.instances import F64, random
 
 B, S = 3, 4
@@ -171,6 +172,21 @@ def test_shrink_scales_given_steps(rule):
 def test_only_given_gradient_steps_follow_the_penalty():
     rules = [gp.z_steps.Gradient(), gp.z_steps.Momentum(), gp.z_steps.Adam(0.1), gp.z_steps.Gradient(0.1)]
     assert [rule.follows_penalty for rule in [*rules, gp.z_steps.Momentum(0.1)]] == [False, False, False, True, True]
+
+
+@pytest.mark.parametrize("rule", [gp.z_steps.Gradient(0.1), gp.z_steps.Momentum(0.1, momentum=0.0)], ids=repr)
+def test_steps_of_ones_own_shrink_as_the_penalty_grows(rule):
+    """``z+ = z + beta rho_0/rho DG^T (lam + rho (w - G(z)))`` through all scales of Algorithm 2."""
+    problem, rho = CERTIFIED["noisy"]().problem, 0.5
+    solver = gp.ExactADMM(rho=rho, n=1, scales=4, z_step=rule)
+    with torch.no_grad():
+        state = solver.start(problem, starts())
+        for _ in range(20):
+            s, state = state, solver.step(problem, state)
+            force = s.lam + state.rho[:, None] * (s.w - s.x)
+            ahead = s.z + 0.1 * rho / state.rho[:, None] * force @ problem.generator.module.matrix
+            torch.testing.assert_close(state.z, ahead)
+    assert (state.rho == 2**4 * rho).all()
 
 
 # -- duals ----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import genprior as gp
 from genprior.generators.examples import soft_discs
 from tests.laws.certified import CERTIFIED
-from tests.laws.test_solvers import ADMM, SOLVERS, SQUARES_ONLY
+from tests.laws.solvers import ADMM, SOLVERS, SQUARES_ONLY
 
 F64 = torch.float64
 BASELINES = [name for name in SOLVERS if name not in ADMM + SQUARES_ONLY]

@@ -74,6 +74,13 @@ def test_an_attack_in_parts_meets_the_starts_of_the_defence(generator, restarts)
     torch.testing.assert_close(torch.cat(seen), own, atol=1e-3, rtol=0)
 
 
+def test_no_more_pictures_in_memory_than_batch_size(generator):
+    seen = []
+    projection = Projection(generator, steps=2, restarts=3, batch_size=2)
+    result = projection(samples.digits(5)[0], callbacks=[lambda view: seen.append(len(view.items.unique()))])
+    assert max(seen) == 2 and len(result.signal) == 5
+
+
 def test_a_defence_undoes_an_attack(generator):
     """Pictures of the generator, attacked, from a start near them: the classifier's mind comes back."""
     classifier = gp.load_classifier("mnist")
