@@ -277,7 +277,7 @@ class Generator:
         self._known.update(self._given)
 
     def sample_latent(self, count: int, seed: int = 0) -> Tensor:
-        """Draw ``count`` latents from the law, the same on every device."""
+        """Draw ``count`` latents from the law, the same on every device; never the starts of a search, whatever its seed."""
         _validate.whole("count", count)
         return self.draw(count, _validate.seed(seed))
 
