@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from genprior import _validate
+from genprior import _random, _validate
 from genprior.checkpoint import Checkpoint
 from genprior.chunk import Around, Callback, Chunk, Options
 from genprior.generators.jacobian import prepare_forward_mode, prepare_gradients
@@ -193,7 +193,7 @@ def _starts(problem: Problem, z0: Tensor | None, restarts: int, seed: int) -> Te
     items = problem.batch or (1 if z0 is None else len(z0))
     if z0 is not None and len(z0) != items:
         raise ValueError(f"z0 has {len(z0)} items, but the problem has {items}: give one start per item")
-    random = _validate.seed(seed)
+    random = _random.stream("starts", seed)
     if z0 is not None and given:
         starts = z0.detach().clone(memory_format=torch.contiguous_format).flatten(0, 1)
     else:

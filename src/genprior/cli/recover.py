@@ -40,7 +40,7 @@ class Common(Machine, Prior):
     """Keep the latent within this distance of zero."""
     solver: str = "auto"
     """auto, exact-admm, linearized-admm, quasi-newton, levenberg-marquardt, lbfgs, adam, gradient-descent,
-    projected-gradient."""
+    projected-gradient. All with default steps; those of the two ADMMs are not the paper's, which Python has."""
     restarts: int = 1
     """Starts per item; the worse ones are given up early."""
     time: float | None = None

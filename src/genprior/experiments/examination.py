@@ -25,7 +25,7 @@ from genprior.theory.proposition import check_proposition1
 Announce = Callable[[str], None]
 
 _PAPER = LinearizedADMM(z_step=z_steps.Gradient(), dual=duals.Paper())
-"""Algorithm 1 with the steps of the paper, for problems without a certificate."""
+"""Algorithm 1 in form, for problems without a certificate: its step sizes follow the run, as Theorem 1 gives none."""
 
 
 @dataclass(frozen=True)

@@ -309,7 +309,7 @@ class Generator:
         self._known.latest = None if given is None else Preconditioner(given, self._given_for, 0, 0)
 
     def sample_latent(self, count: int, seed: int = 0) -> Tensor:
-        """Draw ``count`` latents from the law, the same on every device."""
+        """Draw ``count`` latents from the law, the same on every device; never the starts of a search, whatever its seed."""
         _validate.whole("count", count)
         return self.draw(count, _validate.seed(seed))
 

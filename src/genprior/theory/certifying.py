@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from genprior import _batch, _validate
+from genprior import _batch, _random, _validate
 from genprior.generators import Generator
 from genprior.losses import LeastSquares, SquaredDistance
 from genprior.operators import Identity, Operator
@@ -88,7 +88,7 @@ def certify(
     found = known or constants(problem.generator, radius, points=points, moves=moves, seed=seed, announce=announce)
     say("constants of the loss")
     loss = loss_constants(problem, radius, seed=seed)
-    z0 = problem.generator.sample_latent(problem.batch or 1, seed) if z0 is None else z0
+    z0 = problem.generator.draw(problem.batch or 1, _random.stream("starts", seed)) if z0 is None else z0
     say("a feasible point")
     z0 = problem.on_latent.prox(z0, 1.0) if problem.on_latent.is_indicator else z0
     start, lowest = _values(

@@ -37,7 +37,7 @@ class Budget:
     seconds: float
     """For Auto and for every baseline."""
     preset_seconds: float
-    """For the presets of the paper."""
+    """For the ADMM presets."""
 
 
 FULL = {"mnist": Budget(20, 10, 0.75, 3.0, 18.0, 18.0), "celeba": Budget(10, 4, 1.5, 6.0, 20.0, 20.0)}
