@@ -20,6 +20,8 @@ from genprior.solvers import Adam, Solver
 from genprior.stopping import MaxSteps, Seconds
 
 _NEVER = 10**9
+_TIGHT = 1e-6
+"""A race is run to the end: nobody stops where users would."""
 _FINALISTS = 2
 """Settings of a baseline that get the second, longer look."""
 
@@ -129,6 +131,7 @@ def run_one(contest: Instance, name: str, solver: Solver, seconds: float) -> Run
         solver,
         stop=Seconds(seconds),
         z0=contest.starts,
+        tolerance=_TIGHT,
         patience=_NEVER,
         callbacks=[record],
         progress=False,
