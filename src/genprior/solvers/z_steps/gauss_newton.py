@@ -18,6 +18,7 @@ from genprior.solvers.damping import Model
 from genprior.solvers.estimates import pull_ratio, remembered
 from genprior.solvers.latent_model import proximal_direction
 from genprior.solvers.z_steps.base import Advance, Memory, Task, ZStep
+from genprior.solvers.z_steps.first_order import Gradient
 from genprior.terms import Term, Zero
 
 _LARGEST_DENSE = 2**24
@@ -28,6 +29,8 @@ _CG_STEPS = 30
 _CG_TOLERANCE = 1e-2
 _PROX_STEPS = 10
 _NO_LIMIT = 10**9
+_LEAST_PASSES = 6, 2
+"""Passes, forward and back, of a step with one iteration of conjugate gradients."""
 _MOST_OF_BUDGET = 0.5
 """The share of what is left of a limited run that one step may take."""
 
@@ -110,13 +113,17 @@ class GaussNewton(ZStep):
         budget = problem.generator.budget
         if budget is None or budget.share(s.z[0].numel(), 0, len(index)) <= _MOST_OF_BUDGET:
             return model.refreshed(index, problem.generator.jacobian(s.z[index])), fresh
-        gradient = _batch.flat(problem.generator.evaluate(s.z[index]).pull(e[index].reshape(-1, *s.x.shape[1:])))
-        return model.aligned(index, e[index], gradient), fresh
+        gradient = _batch.flat(s.at.pull(e.reshape(s.x.shape)))
+        return model.aligned(index, e[index], gradient[index]), fresh
 
     def _without_matrix(
         self, problem: Problem, s: State, task: Task, e: Tensor, term: Term, damping: Tensor
     ) -> Advance:
-        """One damped step by conjugate gradients."""
+        """One damped step by conjugate gradients; a gradient step where a limited run has no time for one product."""
+        budget = problem.generator.budget
+        if budget is not None and budget.share(*_LEAST_PASSES, len(s.z)) > 1:
+            moved = Gradient().advance(problem, s, task, {})
+            return Advance(moved.at, moved.pull, {"damping": damping})
         maps = problem.generator.linearised(s.z)
         gradient = _batch.flat(maps.pull(e.reshape(s.x.shape)))
         curvature = _batch.ratio(_batch.norm(_push(maps, s.z, gradient)), _batch.norm(gradient)).square()
