@@ -41,8 +41,12 @@ SOLVERS: dict[str, Callable[[], gp.Solver]] = {
     "ProjectedGradient": gp.ProjectedGradient,
 }
 Measured = tuple[gp.operators.Operator, np.ndarray]
-STEPS = {"ADMM GaussNewton": 40, "ADMM GaussNewton cg": 40, "LevenbergMarquardt": 100}
+STEPS = {"LevenbergMarquardt": 100, "ADMM GaussNewton": 40, "ADMM GaussNewton cg": 40} | dict.fromkeys(
+    ("ADMM Spectral", "ADMM Balanced", "ADMM Adaptive", "ExactADMM", "LinearizedADMM"), 120
+)
 """Steps that are plenty, where the usual 300 would take long."""
+LOOSE = (1e-2, 1e-3, 1e-2, None)
+"""Tolerances in turn, for methods that rarely come to an end otherwise; None: as drawn."""
 ON_LATENT = ("-",) * 8 + ("squared", "squared", "ball", "box", "l1", "l2", "linf")
 SMOOTH = (nn.ELU, nn.Tanh, nn.Softplus, nn.GELU, nn.Sigmoid)
 KINKED = (nn.ReLU, lambda: nn.LeakyReLU(0.2))
@@ -96,6 +100,12 @@ class Case:
     scale: float
     """Natural size of the objective."""
     units: Units
+
+    def options_for(self, solver: str) -> dict:
+        """The options of ``solve``: as drawn, with steps and perhaps a tolerance for this solver."""
+        loose = LOOSE[self.number // len(SOLVERS) % len(LOOSE)] if "ADMM" in solver else None
+        stop = gp.MaxSteps(STEPS.get(solver, 300))
+        return self.options | {"stop": stop} | ({} if loose is None else {"tolerance": loose})
 
 
 class Scaled(nn.Module):
@@ -258,7 +268,7 @@ def term(draw: Draw, kinds: tuple[str, ...], v: np.ndarray, shape: tuple[int, ..
         "l2": lambda: factor * gp.L2(),
         "linf": lambda: factor * gp.LInf(),
         "squared": lambda: factor * gp.SquaredL2(),
-        "tv": lambda: factor * gp.TotalVariation(tolerance=1e-9, max_iterations=5000),
+        "tv": lambda: factor * gp.TotalVariation(tolerance=1e-8),
         "box": lambda: gp.Box(low, high),
         "ball": lambda: gp.Ball(high),
         "l1ball": lambda: gp.L1Ball(high),

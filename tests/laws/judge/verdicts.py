@@ -16,7 +16,7 @@ import genprior as gp
 from tests.laws.judge.descent import descend
 from tests.laws.judge.functions import size
 from tests.laws.judge.oracle import Item, Stationarity, stationarity
-from tests.laws.judge.problems import SOLVERS, STEPS, Case, case
+from tests.laws.judge.problems import SOLVERS, Case, case
 
 
 @dataclass
@@ -50,11 +50,10 @@ class Answer:
     tolerance: float
 
     @classmethod
-    def of(cls, made: Case, result: gp.Result, index: int, again: float) -> Answer:
+    def of(cls, made: Case, result: gp.Result, index: int, again: float, tolerance: float) -> Answer:
         z, w = (v[index].double().flatten().numpy() for v in (result.z, result.w))
         converged = result.status[index] is gp.Status.CONVERGED
-        tolerance, objective = tolerance_of(made, result), float(result.objective[index])
-        return cls(made, made.items[index], z, w, objective, again, converged, tolerance)
+        return cls(made, made.items[index], z, w, float(result.objective[index]), again, converged, tolerance)
 
 
 def run(number: int, solver: str, tally: Tally) -> None:
@@ -66,8 +65,8 @@ def run(number: int, solver: str, tally: Tally) -> None:
         words = made.words
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            stop = gp.MaxSteps(STEPS.get(solver, 300))
-            result = gp.solve(made.problem, SOLVERS[solver](), stop=stop, **made.options)
+            options = made.options_for(solver)
+            result = gp.solve(made.problem, SOLVERS[solver](), **options)
     except (ValueError, TypeError):
         tally.counts["refused"] += 1
         return
@@ -78,15 +77,16 @@ def run(number: int, solver: str, tally: Tally) -> None:
     again = made.problem.objective(result.z)
     for index in range(len(result.status)):
         tally.counts[result.status[index].name] += 1
-        for kind, what in judged(made, result, index, float(again[index]), tally):
+        for kind, what in judged(
+            Answer.of(made, result, index, float(again[index]), tolerance_of(result, options)), tally
+        ):
             claimed = f"claimed {float(result.stationarity[index]):.1e}, gap {float(result.gap[index]):.0e}"
             where = f"{number}:{solver} item {index} {result.status[index].name} step {int(result.steps[index])}"
             tally.fault(kind, where, f"{what} ({claimed}) | {made.words}")
 
 
-def judged(made: Case, result: gp.Result, index: int, again: float, tally: Tally) -> Iterator[Fault]:
+def judged(answer: Answer, tally: Tally) -> Iterator[Fault]:
     """The faults of one item."""
-    answer = Answer.of(made, result, index, again)
     yield from objective_faults(answer)
     if answer.converged and math.isfinite(answer.objective):
         tally.counts["judged"] += 1
@@ -147,9 +147,7 @@ def typical_stretch(made: Case, item: Item) -> float:
     return float(np.median([np.linalg.norm(item.jacobian(z), 2) for z in latents]))
 
 
-def tolerance_of(made: Case, result: gp.Result) -> float:
-    """As asked for, or the default."""
-    if "tolerance" in made.options:
-        return made.options["tolerance"]
+def tolerance_of(result: gp.Result, options: dict) -> float:
+    """What the result says, else what was asked for, else the default."""
     default = inspect.signature(gp.solve).parameters["tolerance"].default
-    return float(getattr(result, "tolerance", default))
+    return float(getattr(result, "tolerance", options.get("tolerance", default)))
