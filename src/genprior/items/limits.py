@@ -63,7 +63,7 @@ def check_index(path: Path, size: int) -> None:
 
 
 def check_head(path: Path) -> None:
-    """Refuse a .safetensors file whose head, the list of its tensors, is too long; what is something else is left to others."""
+    """Refuse a .safetensors file whose head, the list of its tensors, is too long; what is no such file is left to others."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(_HEAD_LENGTH), "little")
     if length < path.stat().st_size:
