@@ -65,6 +65,38 @@ def test_a_packed_script(tmp_path):
         open_generator(tmp_path / "a.pt")
 
 
+@pytest.fixture(scope="module")
+def script(tmp_path_factory):
+    """The records of an honest TorchScript file."""
+    path = tmp_path_factory.mktemp("script") / "a.pt"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.trace(nn.Sequential(nn.Linear(4, 16), nn.Tanh()), torch.zeros(2, 4)).save(str(path))
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+@pytest.mark.parametrize(
+    ("record", "change", "message"),
+    [
+        ("a/data/1", lambda old: b"", "declares 16 numbers in a record that has fewer"),
+        ("a/data/0", lambda old: old[:-4], "declares 64 numbers in a record that has fewer"),
+        ("a/data.pkl", lambda old: old.replace(b"K\x10K\x04t", b"K\x7fK\x04t", 1), "reaches beyond its record"),
+        ("a/data.pkl", lambda old: old.replace(b"(K\x04K\x01t", b"(K\x7fK\x01t", 1), "reaches beyond its record"),
+        ("a/data.pkl", lambda old: old[:-30], "cannot be read as a TorchScript file"),
+    ],
+)
+def test_a_script_with_short_records(tmp_path, script, record, change, message):
+    """torch would read beyond their end, or end the process."""
+    changed = change(script[record])
+    assert changed != script[record]
+    with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
+        for name, content in (script | {record: changed}).items():
+            archive.writestr(name, content)
+    with pytest.raises(ValueError, match=message):
+        open_generator(tmp_path / "a.pt")
+
+
 def test_an_archive_of_a_later_version(tmp_path):
     content = bytearray(weights({"a": torch.zeros(5)}))
     content[content.index(b"PK\x01\x02") + 6] = 128
@@ -167,7 +199,9 @@ def test_a_network_without_a_description(tmp_path, text):
 
 @pytest.mark.parametrize("read", [load_network, read_weights])
 def test_a_list_of_tensors_that_is_too_long(tmp_path, read):
-    (tmp_path / "a.safetensors").write_bytes(struct.pack("<Q", 10**8) + b"{")
+    with (tmp_path / "a.safetensors").open("wb") as file:
+        file.write(struct.pack("<Q", 10**8) + b"{")
+        file.truncate(10**8 + 100)
     with pytest.raises(ValueError, match=r"a\.safetensors has a list of contents of 100 MB"):
         read(tmp_path / "a.safetensors")
 

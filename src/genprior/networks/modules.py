@@ -25,6 +25,7 @@ from genprior.items.guard import Unreadable
 from genprior.networks.archive import check_records
 from genprior.networks.beside import beside
 from genprior.networks.exported import load_exported
+from genprior.networks.scripted import check_script
 from genprior.networks.weights import refuse_pickled_code
 
 SCRIPT_ENDINGS = (".pt", ".pth", ".ts", ".jit", ".pt2")
@@ -111,6 +112,7 @@ def _program_kind(path: Path) -> str:
 
 
 def _scripted(path: Path) -> nn.Module:
+    check_script(path)
     module: nn.Module = torch.jit.load(path, map_location="cpu")  # type: ignore[no-untyped-call]
     return module
 
