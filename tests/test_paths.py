@@ -165,3 +165,20 @@ def test_residuals_belong_to_the_last_step_however_a_run_ends():
     for other in (by_callback, by_rule):
         assert torch.equal(other.stationarity, by_steps.stationarity)
         assert torch.equal(other.history.item(0)["stationarity"][-1:], by_steps.stationarity)
+
+
+def test_an_item_that_has_converged_is_told_so_although_a_rule_ends_it_between_two_checks():
+    path = lambda lane, step: torch.where(step < 3, 1.0, 5.0)  # noqa: E731
+    result = follow(path, y=5.0, check_every=50, stop=Ends() | gp.MaxSteps(9))
+    assert result.status == (Status.CONVERGED,) and result.steps.item() == 7
+
+
+def test_a_rule_that_ends_an_item_goes_before_patience():
+    result = follow(lambda lane, step: 4 + 0 * step, patience=7, stop=gp.MaxSteps(7))
+    assert result.status == (Status.MAX_STEPS,)
+
+
+def test_the_history_holds_residuals_of_checked_steps_only():
+    path = lambda lane, step: 4 - 0.1 * step  # noqa: E731
+    found = follow(path, y=5.0, check_every=3, stop=gp.MaxSteps(8)).history.item(0)["stationarity"]
+    assert found.isnan().tolist() == [False, True, True, False, True, True, False, True, False]
