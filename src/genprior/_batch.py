@@ -40,7 +40,7 @@ def norm(x: Tensor) -> Tensor:
         return length
     if x.shape[1] == 0:
         return length
-    largest: Tensor = torch.linalg.vector_norm(x, ord=math.inf, dim=1)
+    largest: Tensor = torch.linalg.vector_norm(x.detach(), ord=math.inf, dim=1)
     unit = torch.where((largest > 0) & (largest < math.inf), largest, 1.0)
     scaled: Tensor = torch.linalg.vector_norm(x / unit[:, None], dim=1)
     return unit * scaled

@@ -151,9 +151,9 @@ def is_lost(facts: Facts, company: Company) -> bool:
         return False
     if facts.noise is not None and r <= _FITS * facts.noise:
         return False
-    if r > _UNEXPLAINED and company.count < _COMPANY:
-        return True
-    if r <= _VISIBLE or company.count < _COMPANY:
+    if company.count < _COMPANY:
+        return r > _UNEXPLAINED and facts.status not in _STOPPED
+    if r <= _VISIBLE:
         return False
     usual = max(company.median, facts.noise or 0.0)
     far = math.log(r) > math.log(max(company.median, 1e-300)) + _SPREADS * company.spread

@@ -318,6 +318,10 @@ class Chunk:
         )
 
 
+class Unrepresentable(ValueError):
+    """Data whose loss overflows or vanishes in the dtype."""
+
+
 def _refuse_hopeless(rows: Rows) -> None:
     """An error where no item can be solved; where some can, the others end as DIVERGED."""
     if not bool(torch.isfinite(_batch.flat(rows.state.x)).all(dim=1).any()):
@@ -327,7 +331,7 @@ def _refuse_hopeless(rows: Rows) -> None:
         )
     if bool(rows.unfit.all()):
         dtype = str(rows.size.dtype).removeprefix("torch.")
-        raise ValueError(
+        raise Unrepresentable(
             f"the loss of these data cannot be represented in {dtype}: its squares overflow, or vanish. Give data and signals "
             "in other units, so that they are nearer to 1, or use float64"
         )

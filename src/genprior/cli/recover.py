@@ -164,8 +164,8 @@ def _failures(outcome: Outcome, skip: bool) -> list[str]:
     if outcome.lost:
         named = ", ".join(str(item["name"]) for item in outcome.first if item["attention"] == "lost")
         found.append(
-            f"{outcome.lost} of {outcome.total} items are lost ({named}): they fit far worse than the others; try "
-            "--restarts 8, into another --out"
+            f"{outcome.lost} of {outcome.total} items are lost ({named}): they fit far worse than the others, or "
+            "explain less than half of the data; try --restarts 8, into another --out"
         )
     if diverged:
         found.append(f"{diverged} of {outcome.total} items diverged: run genprior check on the generator")

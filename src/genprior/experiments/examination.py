@@ -97,7 +97,7 @@ def _run(problem: Problem, certificate: Certificate, steps: int) -> Measured:
     solve(
         problem,
         solver,
-        stop=MaxSteps(steps + 1),  # a callback sees the state before each step
+        stop=MaxSteps(steps),
         z0=certificate.z0,
         tolerance=1e-30,
         patience=10 * steps,

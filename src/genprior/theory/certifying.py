@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from genprior import _batch, _random, _validate
+from genprior.chunk import Unrepresentable
 from genprior.generators import Generator
 from genprior.losses import LeastSquares, SquaredDistance
 from genprior.operators import Identity, Operator
@@ -138,7 +139,10 @@ def _values(problem: Problem, z0: Tensor, target: Tensor | None) -> tuple[float,
     """Over the items: the largest objective at the start, and the largest of the best ones that are known, or soon found."""
     first = _objective(problem, z0)
     if target is None:
-        target = solve(problem, stop=MaxSteps(60), z0=z0, progress=False).z
+        try:
+            target = solve(problem, stop=MaxSteps(60), z0=z0, progress=False).z
+        except Unrepresentable:  # the conditions on the dtype will say so
+            target = z0
     low = _objective(problem, target)
     return max(float(first.max()), 0.0), max(float(torch.minimum(first, low).max()), 0.0)
 
