@@ -10,6 +10,7 @@ from torch import Tensor
 from genprior import _batch, _tree
 from genprior.problem import Point, Problem
 from genprior.solvers.base import Solver, State
+from genprior.solvers.envelope import needs_splitting
 from genprior.solvers.optimality import optimality
 from genprior.status import Status
 
@@ -21,6 +22,8 @@ _AGAIN = 0.25
 """After a proof of convergence that failed, the next one waits for this share of the steps made."""
 _CLOSED, _NEAR = 1e-3, 1e-2
 """Gap and stationarity at which an item that no longer improves has settled, not stalled."""
+_SUBGRADIENT = 1e-6
+"""Most tolerance for methods that follow subgradients: where one entry decides, as for l_inf, saturation makes them short."""
 _SAME = 64.0
 """Scores that differ by less than so many units of rounding are equal."""
 
@@ -198,7 +201,10 @@ class Rows:
         same = part.state.score <= part.best.score + _SAME * torch.finfo(part.size.dtype).eps * part.best.score.abs()
         same &= _finite(part.state.objective) | ~_finite(part.best.objective)
         best = part.best.replaced(same, part.state)
-        found = optimality(problem, best.z, part.extent, solver.multiplier(problem, part.state))
+        multiplier = solver.multiplier(problem, part.state)
+        if multiplier is None and needs_splitting(problem):
+            tolerance = min(tolerance, _SUBGRADIENT)
+        found = optimality(problem, best.z, part.extent, multiplier)
         gap = torch.maximum(found.gap, part.gap)
         holds = (gap <= tolerance) & (found.stationarity <= tolerance) & _finite(best.objective) & ~part.unfit
         wait = torch.where(holds, part.proof_due, step + 1 + int(_AGAIN * step))

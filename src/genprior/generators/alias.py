@@ -114,21 +114,36 @@ def place_of(module: nn.Module) -> tuple[torch.device, torch.dtype]:
     return torch.device("cpu"), torch.float32
 
 
-def follow(double: nn.Module, module: nn.Module) -> None:
-    """Give ``double`` the tensors that ``module`` was given in place of those they shared, as by ``p.data = ...``."""
-    if double is module:
+Places = dict[tuple[int, str], int]
+"""Where the memory of each of a module's tensors was when last seen."""
+
+
+def places_of(module: nn.Module) -> Places:
+    """Of parameters and buffers."""
+    return {
+        (number, name): tensor.data_ptr()
+        for number, part in enumerate(all_parts(module))
+        for name, tensor in (*part._parameters.items(), *part._buffers.items())
+        if tensor is not None and not tensor.is_inference()
+    }
+
+
+def follow(double: nn.Module, module: nn.Module, seen: Places) -> None:
+    """Give ``double`` the tensors that ``module`` has been given since it was ``seen``, as by ``p.data = ...``."""
+    now = places_of(module)
+    if double is module or now == seen:
         return
-    for part, original in zip(all_parts(double), all_parts(module), strict=False):
-        for name, parameter in original._parameters.items():
-            mine = part._parameters.get(name)
-            if parameter is None or mine is None or parameter.is_inference():
-                continue
-            if mine.data_ptr() != parameter.data_ptr():
-                mine.data = parameter.detach()
-        for name, buffer in original._buffers.items():
-            kept = part._buffers.get(name)
-            if buffer is not None and kept is not None and kept is not buffer and not buffer.is_inference():
-                part._buffers[name] = buffer
+    parts, originals = all_parts(double), all_parts(module)
+    for (number, name), place in now.items():
+        if seen.get((number, name)) in {None, place}:
+            continue
+        new, mine = originals[number], parts[number]
+        if name in new._parameters:
+            mine._parameters[name].data = new._parameters[name].detach()  # type: ignore[union-attr]
+        else:
+            mine._buffers[name] = new._buffers[name]
+    seen.clear()
+    seen.update(now)
 
 
 def contents_of(module: nn.Module) -> str:

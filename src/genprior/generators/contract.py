@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from genprior import _validate
 from genprior._budget import Budget
-from genprior.generators.alias import contents_of, follow, frozen_alias, place_of
+from genprior.generators.alias import contents_of, follow, frozen_alias, place_of, places_of
 from genprior.generators.chain import Chain, WayBack
 from genprior.generators.evaluation import Evaluation
 from genprior.generators.faster import quick_copy
@@ -83,6 +83,7 @@ class Generator:
         self.signal_range = _checked_range(signal_range)
         self.module = frozen_alias(module)
         self._source: nn.Module | None = module
+        self._seen = places_of(module)
         self._run: Callable[[Tensor], Tensor] = self.module
         found_device, found_dtype = place_of(self.module)
         self.device = found_device if device is None else torch.empty(0, device=device).device
@@ -128,7 +129,7 @@ class Generator:
     def _follow(self) -> None:
         """See to it that the module's tensors are the caller's, also those that were put in place of others."""
         if self._source is not None:
-            follow(self.module, self._source)
+            follow(self.module, self._source, self._seen)
 
     def trace(self, z: Tensor) -> tuple[Tensor, WayBack]:
         """``G(z)``, and the way back ``v -> DG(z)^T v``, to be gone once: one forward pass now, one backward pass then."""
@@ -222,7 +223,7 @@ class Generator:
         """Another module under the same contract: shapes, law, range; counts from zero."""
         other = self.recounted()
         other.module = other._run = frozen_alias(module)
-        other._source, other._chain = module, None
+        other._source, other._seen, other._chain = module, places_of(module), None
         other._known, other._given, other.speedups, other.no_jacobian = Remembered(), None, (), None
         return other
 

@@ -77,7 +77,7 @@ class Downsample(Operator):
 
     def _gram_bounds(self) -> tuple[Tensor, Tensor]:
         smallest = 1.0 if self.factor == 1 else 0.0
-        return torch.tensor(smallest), torch.tensor(1 / self._block)
+        return torch.tensor(smallest, dtype=torch.float64), torch.tensor(1 / self._block, dtype=torch.float64)
 
     def __repr__(self) -> str:
         told = "" if self._told is None else f", dims={self.dims}"
