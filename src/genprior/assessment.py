@@ -33,15 +33,15 @@ _PENALTY = 0.1
 
 
 class Concern(StrEnum):
-    """Why an item needs attention, in the order in which they are asked: one that still improves is not lost yet."""
+    """Why an item needs attention, the gravest first."""
 
     DIVERGED = "diverged"
     NOT_BEGUN = "not begun"
     INFEASIBLE = "infeasible"
-    IMPROVING = "still improving"
     LOST = "lost"
     FAR_OUT = "latent far outside of the distribution"
     STALLED = "stalled"
+    IMPROVING = "still improving"
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def is_lost(facts: Facts, company: Company) -> bool:
 
 
 def _concern(facts: Facts, company: Company) -> Concern | None:
-    """The gravest that applies."""
+    """The first that applies: what still improves is not lost yet."""
     stopped = facts.status in _STOPPED
     applies = {
         Concern.DIVERGED: facts.status is Status.DIVERGED or not facts.representable,

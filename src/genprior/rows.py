@@ -18,6 +18,7 @@ _EXPLOSION = 1e4
 _SHRINK = 0.25
 _BETTER_SCORE = 1e-3
 _BETTER_RESIDUAL = 0.05
+_CLEARLY_BETTER = 1e-2
 _AGAIN = 0.25
 """After a proof of convergence that failed, the next one waits for this share of the steps made."""
 _CLOSED, _NEAR = 1e-3, 1e-2
@@ -75,8 +76,9 @@ class Marks:
     score: Tensor
     residual: Tensor
     step: Tensor
+    level: Tensor
     fell: Tensor
-    """When the best score last fell by 0.1%."""
+    """When the best score last fell by 1%, and to where."""
 
     def updated(self, best: Tensor, residual: Tensor, step: int) -> Marks:
         """Progress is a best score lower by 0.1%, or residuals lower by 5%."""
@@ -84,11 +86,13 @@ class Marks:
         better_score |= best > self.score  # a best score rises only when the first feasible iterate replaces others
         better_score |= _finite(best) & ~_finite(self.score)
         better_residual = residual < (1 - _BETTER_RESIDUAL) * self.residual
+        fell = ~(best >= self.level - _CLEARLY_BETTER * self.level.abs()) | (best > self.level)
         return Marks(
             torch.where(better_score, best, self.score),
             torch.where(better_residual, residual, self.residual),
             torch.where(better_score | better_residual, step, self.step),
-            torch.where(better_score, step, self.fell),
+            torch.where(fell, best, self.level),
+            torch.where(fell, step, self.fell),
         )
 
 
@@ -128,7 +132,7 @@ class Rows:
             index=torch.arange(len(z), device=z.device),
             state=state,
             best=replace(Best.of(state), score=torch.where(state.score.isfinite(), state.score, torch.inf)),
-            marks=Marks(state.score, torch.full_like(zero, torch.inf), begun, begun),
+            marks=Marks(state.score, torch.full_like(zero, torch.inf), begun, state.score, begun),
             gap=zero,
             stationarity=torch.full_like(zero, torch.inf),
             size=size,
@@ -242,7 +246,7 @@ class Outcome:
     steps: Tensor
     rollbacks: Tensor
     fell: Tensor
-    """The step at which the best score last fell by 0.1%."""
+    """The step at which the best score last fell by 1%."""
     unfit: Tensor
 
     @classmethod

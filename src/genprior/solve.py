@@ -29,8 +29,8 @@ from genprior.storage import Finished, Keeper
 from genprior.terms import Zero
 
 _FINEST = 1e-6
-_RECENT = 20
-"""An item was still improving if its objective fell by 0.1% in the last twentieth of its steps."""
+_RECENT = 10
+"""An item was still improving if its objective fell by 1% in the last tenth of its steps."""
 _RECORDS = 1_000_000
 _RECORDS_PER_ITEM = 2_000
 
