@@ -143,6 +143,22 @@ def test_restarts_that_have_ended_count_when_the_worse_half_is_given_up():
     assert max(steps) <= 10, "the other restart was kept although a better one was known"
 
 
+def test_a_target_that_one_restart_meets_ends_them_all():
+    steps: list[int] = []
+    path = lambda lane, step: torch.where((lane == 1) & (step >= 3), 4.9, 1.0)  # noqa: E731
+    watch = [lambda view: steps.append(view.step)]
+    result = follow(path, y=5.0, restarts=2, patience=1000, stop=gp.Target(0.1) | gp.MaxSteps(20), callbacks=watch)
+    assert result.status == (Status.TARGET,) and result.restart.item() == 1
+    assert max(steps) <= 3
+
+
+def test_the_last_restart_is_never_given_up():
+    path = lambda lane, step: lane + 4 - 0.01 * step  # noqa: E731
+    result = follow(path, restarts=3, cull_after=2, stop=gp.MaxSteps(40))
+    assert result.status == (Status.MAX_STEPS,) and result.restart.item() == 0
+    assert result.steps.item() == 40
+
+
 def test_a_feasible_restart_wins_before_any_other():
     path = lambda lane, step: torch.where(lane == 0, 0.5, 2.0)  # noqa: E731
     result = follow(path, restarts=2, on_signal=gp.Box(1.0, 3.0), stop=gp.MaxSteps(5))
@@ -177,8 +193,10 @@ def test_an_item_that_has_converged_is_told_so_although_a_rule_ends_it_between_t
 
 
 def test_a_rule_that_ends_an_item_goes_before_patience():
-    result = follow(lambda lane, step: 4 + 0 * step, patience=7, stop=gp.MaxSteps(7))
-    assert result.status == (Status.MAX_STEPS,)
+    path = lambda lane, step: 4 + 0 * step  # noqa: E731
+    stalled = follow(path, patience=7)
+    assert stalled.status == (Status.STALLED,)
+    assert follow(path, patience=7, stop=gp.MaxSteps(stalled.steps.item())).status == (Status.MAX_STEPS,)
 
 
 def test_the_history_holds_residuals_of_checked_steps_only():

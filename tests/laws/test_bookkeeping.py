@@ -124,10 +124,10 @@ def stationarity(problem: gp.Problem, z: Tensor) -> Tensor:
 @pytest.mark.parametrize("solver", [gp.Auto(), gp.QuasiNewton(), gp.LevenbergMarquardt(), gp.LBFGS()], ids=repr)
 def test_far_starts_excuse_nothing(solver):
     """The gradient at the start is larger by orders of magnitude: it must not be the unit of the verdict at the end."""
-    for seed in range(3):
+    for seed in range(2):
         problem = least_squares(Cubic(), seed=seed)
         z0 = 12 * torch.randn(4, 4, generator=torch.Generator().manual_seed(9), dtype=F64)
-        result = gp.solve(problem, solver, z0=z0, tolerance=1e-3, check_every=1, stop=gp.MaxSteps(200))
+        result = gp.solve(problem, solver, z0=z0, tolerance=1e-3, check_every=1, stop=gp.MaxSteps(120))
         assert gp.Status.CONVERGED in result.status, "else this test says nothing"
         converged = torch.tensor([status is gp.Status.CONVERGED for status in result.status])
         assert (stationarity(problem, result.z)[converged] < 2e-3).all()
