@@ -73,7 +73,8 @@ def solve(
         steps after which the worse half of the restarts is given up; after twice as many half of the rest, and so on
         until one is left.
     seed
-        seed of the starts; the same seed gives the same starts on every device and for every ``batch_size``.
+        seed of the starts; the same seed gives the same starts on every device and for every ``batch_size``. They are
+        independent of what ``sample_latent`` draws, whatever the seeds.
     batch_size
         most items in memory at once; all by default.
     tolerance

@@ -183,8 +183,8 @@ class LinearizedADMM(ADMM):
 
     Without options the z step has momentum and the dual step is constant, 3% of the penalty. The paper's plain gradient step
     needs many times as many iterations on the bundled generators, and its decaying dual step comes to rest before the gap is
-    closed where the multiplier is large, as for l1 and l_inf. ``beta=...`` and ``sigma=...`` give the paper's own, as do
-    ``z_step=z_steps.Gradient()`` and ``dual=duals.Paper()``.
+    closed where the multiplier is large, as for l1 and l_inf. ``beta=...`` and ``sigma=...`` together give the paper's own;
+    ``z_steps.Gradient()`` and ``duals.Paper()`` without numbers have its form, with step sizes that follow the run.
 
     Parameters
     ----------
