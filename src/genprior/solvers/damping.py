@@ -124,7 +124,8 @@ class Model:
         ``size`` is that of the vectors whose difference the change is: nothing is learned from changes that are hardly larger
         than its rounding.
         """
-        u = (change - self.push(d)) / _batch.above_zero(_batch.square(d))[:, None]
+        length = _batch.above_zero(_batch.norm(d))[:, None]
+        u, d = (change - self.push(d)) / length, d / length
         visible = _batch.norm(change) > torch.finfo(d.dtype).eps ** 0.5 * size
         usable = (visible & torch.isfinite(u).all(dim=1) & torch.isfinite(d).all(dim=1))[:, None]
         u, d = torch.where(usable, u, 0.0), torch.where(usable, d, 0.0)
