@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import logging
+from collections import Counter
 
 import pytest
 
@@ -37,7 +38,7 @@ async def race(address):
 def test_closed_tabs_leave_nothing(address, house, until):
     until(lambda: not Client.instances)
     gc.collect()
-    before = [alive(kind) for kind in (Page, Race, Client)]
+    before = Counter({kind: alive(kind) for kind in (Page, Race, Client)})
 
     async def come_and_go():
         await asyncio.gather(*(race(address) for _ in range(10)))
@@ -47,7 +48,7 @@ def test_closed_tabs_leave_nothing(address, house, until):
 
     def clean():
         gc.collect()
-        return [alive(kind) for kind in (Page, Race, Client)] == before
+        return Counter({kind: alive(kind) for kind in before}) <= before
 
     until(clean, 10)  # the last frames of a task may still hold one for a moment
 
@@ -73,7 +74,7 @@ def test_a_race_goes_with_its_tab_without_the_garbage_collector(address, house, 
     try:
         asyncio.run(race(address))
         until(lambda: not Client.instances and not house.queue.running)
-        until(lambda: alive(Race) == before, 10)
+        until(lambda: alive(Race) <= before, 10)
     finally:
         gc.enable()
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import uvicorn
 from fastapi import Depends, FastAPI, HTTPException
-from nicegui import Client, app, ui
+from nicegui import Client, app, core, ui
 from nicegui.client import ClientConnectionTimeout
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
@@ -36,6 +36,8 @@ _LARGEST_MESSAGE = 2**21
 """Bytes of one message from a page; a sketch is the largest."""
 _CONNECT_SECONDS = 30.0
 """For a browser to open the page's socket."""
+_ANSWER_SECONDS = 15.0
+"""For a browser to answer, or for the server to notice that it has."""
 MOST_PAGES = 256
 """Open at once; half of them from one address."""
 _TAB_SECONDS = 600.0
@@ -87,6 +89,7 @@ def make_server(house: House, announce: Callable[[], object] = lambda: None) -> 
         storage_secret=secrets.token_hex(16),
         show_welcome_message=False,
     )
+    app.on_startup(_answer_late)
     app.on_startup(announce)
     app.on_shutdown(close)
     app.storage.max_tab_storage_age = _TAB_SECONDS
@@ -125,6 +128,11 @@ def _add_pages(house: House) -> None:
         return PlainTextResponse("not found\n", status_code=404)
 
     app.add_exception_handler(404, not_found)
+
+
+def _answer_late() -> None:
+    """Allow for a machine that is busy computing: nicegui gives up a socket that does not answer within two seconds."""
+    core.sio.eio.ping_timeout = _ANSWER_SECONDS
 
 
 def _check_room(request: Request) -> None:
