@@ -425,7 +425,7 @@ def test_two_tabs_race_at_once_and_end_with_their_tabs(visit, house, until):
     state(third, "waiting: place 1 in the queue")
     first.reload()  # in the middle of its race: the page starts anew, the race ends
     state(third, "running")
-    assert first.get_by_role("button", name="Start the race").is_visible()
+    first.get_by_role("button", name="Start the race").wait_for()
     second.get_by_role("button", name="Stop", exact=True).click()
     state(second, "stopped")
     assert "interrupted" in second.locator("table.outcome").inner_text()
