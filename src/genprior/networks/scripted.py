@@ -16,7 +16,8 @@ from typing import Any
 
 from genprior.items.guard import Unreadable, reading
 
-_PICKLES = re.compile(r"([^/]+)/(data|constants|traced_inputs)\.pkl")
+_PICKLES = re.compile(r"([^/]+)/(data|constants)\.pkl")
+"""Those that are read: inputs with which a module was traced are kept too, sometimes without their numbers."""
 _SIZES = {
     "ByteStorage": 1,
     "CharStorage": 1,
