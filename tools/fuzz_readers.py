@@ -88,12 +88,13 @@ def apart(target: Any, arguments: tuple[Any, ...], seconds: float) -> Any:
         process.join()
 
 
-def fuzz(count: int, seed: int, seconds: float, keep: Path) -> tuple[list[str], int]:
+def fuzz(count: int, seed: int, seconds: float, keep: Path, only: str) -> tuple[list[str], int]:
     """All mutants; what was wrong, and the most memory."""
     faults: list[str] = []
     most = 0
-    share = -(-count // len(KINDS))
-    for kind in KINDS:
+    wanted = [kind for kind in KINDS if only in kind]
+    share = -(-count // max(1, len(wanted)))
+    for kind in wanted:
         total: Counter[str] = Counter()
         longest, peak = 0.0, 0
         for start in range(0, share, BATCH):
@@ -153,12 +154,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0, help="for one file")
     parser.add_argument("--megabytes", type=int, default=1000, help="memory of one process, with the libraries")
     parser.add_argument("--keep", type=Path, default=Path("fuzz"), help="folder for files that end a process")
+    parser.add_argument("--kinds", default="", help="only kinds of files with this in their name")
     parser.add_argument("--bombs", default="", help="only those with this in their name")
     given = parser.parse_args()
     torch.set_num_threads(1)
     multiprocessing.set_start_method("fork")
     base = memory()
-    faults, most = fuzz(given.mutants, given.seed, given.seconds, given.keep) if given.mutants else ([], 0)
+    faults, most = fuzz(given.mutants, given.seed, given.seconds, given.keep, given.kinds) if given.mutants else ([], 0)
     more, other = explode(given.seconds, given.megabytes, given.bombs)
     faults += more + ([f"memory {most} MB"] if most > given.megabytes else [])
     print(*faults, sep="\n")
