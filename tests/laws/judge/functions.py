@@ -114,6 +114,11 @@ class Function:
     def hessian(self) -> float:
         return self.factor if self.kind == "squared" else 0.0
 
+    @property
+    def steepness(self) -> float:
+        """The length of its longest subgradients, in the largest entry, where that does not depend on the point."""
+        return self.factor if self.kind in ("l1", "l2", "linf", "tv") else 0.0
+
     def unit(self, v: np.ndarray) -> float:
         both = max(size(v), size(np.broadcast_to(self.centre, v.shape)))
         return self.factor * both if self.kind == "squared" else 0.0

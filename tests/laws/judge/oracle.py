@@ -125,7 +125,7 @@ def stationarity(item: Item, z: np.ndarray, w: np.ndarray, tolerance: float) -> 
     stretch, gradient = np.linalg.norm(jacobian, 2), item.gradient(x)
     unit = item.on_signal.unit(x) + (0.0 if item.loss is None else item.loss.unit(x))
     near = SLACK * tolerance * size(x), SLACK * tolerance * size(z)
-    normal, pull = _best_subgradients(item, (w, z), near, (jacobian, gradient), max(unit, item.on_signal.factor))
+    normal, pull = _best_subgradients(item, (w, z), near, (jacobian, gradient), max(unit, item.on_signal.steepness))
     whole = stretch * (unit + size(normal)) + size(pull)
     residual = size(jacobian.T @ (gradient + normal) + pull)
     allowed = item.rounding(z, normal)[2]
@@ -143,20 +143,19 @@ def _best_subgradients(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Those of R and H that bring ``DG^T (gradient + dR) + dH`` nearest to zero."""
     (w, z), (jacobian, gradient) = at, smooth
-    pull = item.on_latent.gradient(z)
-    stretch = max(np.linalg.norm(jacobian, 2), 1e-300)
+    pull, latent = item.on_latent.gradient(z), item.on_latent
     unit = max(unit, 1e-300)
-    on_signal = item.on_signal.subgradients(w, near[0], 1 / unit)
-    on_latent = item.on_latent.subgradients(z, near[1], 1 / (unit * stretch))
+    whole = max(unit * np.linalg.norm(jacobian, 2), latent.steepness, latent.unit(z), 1e-300)
+    on_signal, on_latent = item.on_signal.subgradients(w, near[0], 1 / unit), latent.subgradients(z, near[1], 1 / whole)
     if on_signal is None and on_latent is None:
         return np.zeros_like(w), pull
     s, signal_limits = (cp.Constant(np.zeros_like(w)), []) if on_signal is None else on_signal
     t, latent_limits = (cp.Constant(np.zeros_like(z)), []) if on_latent is None else on_latent
-    residual = (jacobian.T / stretch) @ (gradient / unit + s) + t + pull / (unit * stretch)
+    residual = (unit / whole * jacobian.T) @ (gradient / unit + s) + t + pull / whole
     minimise(cp.norm(residual), [*signal_limits, *latent_limits])
     if s.value is None or t.value is None:
         return np.zeros_like(w), pull
-    return unit * np.asarray(s.value).ravel(), pull + unit * stretch * np.asarray(t.value).ravel()
+    return unit * np.asarray(s.value).ravel(), pull + whole * np.asarray(t.value).ravel()
 
 
 def _ratio(a: float, b: float) -> float:
