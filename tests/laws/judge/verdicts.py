@@ -75,13 +75,13 @@ def run(number: int, solver: str, tally: Tally) -> None:
         return
     tally.counts["solved"] += 1
     again = made.problem.objective(result.z)
+    tolerance = tolerance_of(result, options)
     for index in range(len(result.status)):
-        tally.counts[result.status[index].name] += 1
-        for kind, what in judged(
-            Answer.of(made, result, index, float(again[index]), tolerance_of(result, options)), tally
-        ):
-            claimed = f"claimed {float(result.stationarity[index]):.1e}, gap {float(result.gap[index]):.0e}"
-            where = f"{number}:{solver} item {index} {result.status[index].name} step {int(result.steps[index])}"
+        name = result.status[index].name
+        tally.counts[name] += 1
+        for kind, what in judged(Answer.of(made, result, index, float(again[index]), tolerance), tally):
+            claimed = f"claimed {float(result.stationarity[index]):.1e} of {tolerance:.0e}, gap {float(result.gap[index]):.0e}"
+            where = f"{number}:{solver} item {index} {name} step {int(result.steps[index])}"
             tally.fault(kind, where, f"{what} ({claimed}) | {made.words}")
 
 
