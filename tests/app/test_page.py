@@ -112,7 +112,7 @@ def test_a_race_from_start_to_download(visit, tmp_path, monkeypatch):
     page.get_by_label("sample 3").click()
     changes(page, "Truth", before)
     choose_solvers(page, "Auto", "Adam")
-    set_seconds(page, "ArrowLeft", 3, 2)
+    set_seconds(page, "ArrowLeft", 1, 4)
     page.get_by_label("Starts").get_by_role("button", name="4").click()
     start(page)
     page.wait_for_selector('[data-tile="Adam"] img:not(.hidden)')
