@@ -71,7 +71,7 @@ class Chunk:
         self.step, self.base_forwards, self.base_backwards = 0, self.generator.forwards, self.generator.backwards
         self.clock = self._started_at(0.0)
         seconds, passes = options.stop.limits()
-        self.budget = Budget(self.clock, seconds, passes, lambda: self.forwards + self.backwards)
+        self.budget = Budget(self.clock, seconds, passes, self._counter())
         self.generator.budget = self.budget
         self.rows = Rows.open(problem, self.solver, starts)
         self.budget.started = True
@@ -247,6 +247,12 @@ class Chunk:
         """Count passes on from these numbers."""
         self.base_forwards = self.generator.forwards - forwards
         self.base_backwards = self.generator.backwards - backwards
+        self.budget.made = self._counter()
+
+    def _counter(self) -> Callable[[], int]:
+        """The passes of this chunk; it does not hold on to the chunk, whose callbacks may hold on to much."""
+        generator, base = self.generator, self.base_forwards + self.base_backwards
+        return lambda: generator.forwards + generator.backwards - base
 
     # -- what others see -------------------------------------------------------------------------------------------
 

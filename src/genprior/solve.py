@@ -144,6 +144,7 @@ def solve(
             with ProgressBar(progress, items) as bar:
                 return _Run(counted, solver, options, starts, batch_size, keeper, bar).result()
         finally:
+            counted.generator.budget = None  # it knows the generator: nothing should wait for the garbage collector
             problem.generator.forwards += counted.generator.forwards
             problem.generator.backwards += counted.generator.backwards
 
