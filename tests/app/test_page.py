@@ -13,8 +13,9 @@ import pytest
 from nicegui import run
 from PIL import Image
 
-from genprior.app import pictures, stock
+from genprior.app import pictures, race, stock
 from genprior.app.view import page as view
+from genprior.stopping import Seconds
 
 from .conftest import UPLOAD_LIMIT
 
@@ -407,7 +408,8 @@ def test_the_server_refuses_what_the_browser_would_not_send(visit, address):
     connection.close()
 
 
-def test_two_tabs_race_at_once_and_end_with_their_tabs(visit, house, until):
+def test_two_tabs_race_at_once_and_end_with_their_tabs(visit, house, until, monkeypatch):
+    monkeypatch.setattr(race, "Seconds", lambda seconds: Seconds(600))  # they run until they are stopped
     first, second = visit(), visit()
     for page in (first, second):
         choose_solvers(page, "Adam")

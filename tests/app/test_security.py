@@ -142,11 +142,12 @@ def test_a_path_that_is_not_there_makes_no_page(address, until):
 
 def test_pages_without_a_socket_are_few_and_forgotten(address, until, monkeypatch):
     until(lambda: not Client.instances)
+    monkeypatch.setattr(server, "_CONNECT_SECONDS", 3.0)
     monkeypatch.setattr(server, "MOST_PAGES", 8)
     codes = [ask(address)[0] for _ in range(6)]
     assert codes == [200] * 4 + [503] * 2, "one address has half of the places, whatever its cookies say"
     assert max(len(client.elements) for client in Client.instances.values()) < 20, "the page is not built yet"
-    until(lambda: not Client.instances, 5)
+    until(lambda: not Client.instances, 30)
     assert ask(address)[0] == 200
 
 
