@@ -7,10 +7,17 @@ STAMP  := .venv/.complete
 # On a busy machine with few cores one thread per process is several times faster than two.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint types check format bench docs clean
+# What `make quick` runs, without tests marked slow: the tables of the laws, and the parts that everything stands on.
+LAWS  := $(addprefix tests/laws/,operators terms test_losses.py test_exact_step.py test_steps.py test_solvers.py test_secants.py test_pull.py)
+QUICK := $(LAWS) tests/generators/test_laws.py tests/test_batch_and_validate.py tests/test_problem.py tests/test_random.py tests/test_tree.py
+
+.PHONY: demo quick laws test lint types check format bench docs clean
 
 demo: $(STAMP)  ## recover digits; prints a table, writes demo/demo.html
 	$(BIN)/genprior demo --out demo
+
+quick: $(STAMP)  ## style, types, and the laws on small tables: an answer in under a minute
+	$(MAKE) --no-print-directory -j 3 --output-sync=target lint types laws
 
 test: lint types check  ## everything that must hold
 
@@ -20,6 +27,9 @@ lint: $(STAMP)
 
 types: $(STAMP)
 	$(BIN)/mypy
+
+laws: $(STAMP)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not slow' $(QUICK)
 
 check: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term --cov-fail-under=95

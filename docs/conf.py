@@ -93,7 +93,6 @@ sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "gallery",
     "filename_pattern": "/plot_",
-    "ignore_pattern": r"_(show|dcgan)\.py",
     "download_all_examples": False,
     "show_memory": False,
     "show_signature": False,

@@ -9,10 +9,8 @@ everything can be proved, with the promise beside what happened; then the bundle
 
 import matplotlib.pyplot as plt
 import torch
-from _show import short
 
 import genprior as gp
-from genprior.generators.examples import random_mlp
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
@@ -34,7 +32,7 @@ for condition in certificate.guarantee.conditions:
 # Run the linearized ADMM with the steps that the certificate gives, from the start that it covers, and note how far
 # ``w`` is from the answer (computed to rounding by another method).
 
-steps = short(400, 60)
+steps = 400
 answer = gp.solve(problem, gp.LevenbergMarquardt(), z0=certificate.z0, stop=gp.MaxSteps(100)).signal
 distances = []
 solver = gp.LinearizedADMM.from_certificate(certificate)
@@ -60,8 +58,9 @@ axis.legend()
 # Loose, but never violated. Now a real network: random measurements of digits, fewer than pixels. The loss is flat in
 # most directions, the generator bends, and the theorem has nothing to say; ``certify`` says so, and names what fails.
 
-network = short(lambda: gp.load_generator("mnist"), lambda: random_mlp(8, 16, (1, 8, 8)))()
-A = gp.operators.Gaussian(short(392, 32), network.signal_shape, seed=0)
+network = gp.load_generator("mnist")
+A = gp.operators.Gaussian(392, network.signal_shape, seed=0)
 y = A(network(network.sample_latent(1, seed=1))).detach()
 real = gp.theory.certify(gp.Problem(network, gp.LeastSquares(A, y)), points=2, moves=1)
 print(real.status, "-", real.verdict())
+plt.show()

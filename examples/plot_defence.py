@@ -10,9 +10,9 @@ The attacker here does not know of the defence. One who knows it can attack thro
 is a filter against careless attacks, no proof of safety.
 """
 
+import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
-from _show import short, strips
 
 import genprior as gp
 from genprior import samples
@@ -20,7 +20,7 @@ from genprior import samples
 torch.set_num_threads(1)
 G = gp.load_generator("mnist")
 classifier = gp.load_classifier("mnist")
-digits, labels = samples.digits(short(30, 6))
+digits, labels = samples.digits(30)
 
 
 def answers(pictures):
@@ -32,10 +32,10 @@ def answers(pictures):
 # The attack: projected gradient ascent on the classifier's loss, forty small steps within ``|x - digit|_inf <= 0.2``.
 
 x = digits.clone()
-for _ in range(short(40, 10)):
+for _ in range(40):
     x.requires_grad_()
     (slope,) = torch.autograd.grad(F.cross_entropy(classifier(x), labels, reduction="sum"), x)
-    x = (digits + (x.detach() + short(0.02, 0.05) * slope.sign() - digits).clamp(-0.2, 0.2)).clamp(0, 1)
+    x = (digits + (x.detach() + 0.02 * slope.sign() - digits).clamp(-0.2, 0.2)).clamp(0, 1)
 attacked = x.detach()
 
 # %%
@@ -51,7 +51,7 @@ nearest = {
     "l2, pulled": gp.Problem(G, loss=squares, on_latent=0.2 * gp.SquaredL2()),
     "l_inf, in a ball": gp.Problem(G, on_signal=gp.LInf().around(attacked), on_latent=gp.Ball(9.0)),
 }
-stop = gp.MaxSteps(short(60, 10))
+stop = gp.MaxSteps(60)
 results = {name: gp.solve(problem, stop=stop, z0=start) for name, problem in nearest.items()}
 pictures = {"clean": digits, "attacked": attacked, **{name: result.signal for name, result in results.items()}}
 for name, shown in pictures.items():
@@ -60,7 +60,7 @@ for name, shown in pictures.items():
 # %%
 # Beside each row: what the classifier says of its pictures.
 
-show = short(12, 4)
-strips(
-    {f"{name}:\n{' '.join(map(str, answers(shown[:show]).tolist()))}": shown[:show] for name, shown in pictures.items()}
+gp.plot.strips(
+    {f"{name}:\n{' '.join(map(str, answers(shown[:12]).tolist()))}": shown[:12] for name, shown in pictures.items()}
 )
+plt.show()

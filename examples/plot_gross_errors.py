@@ -10,14 +10,14 @@ y|_1``.
 
 import matplotlib.pyplot as plt
 import torch
-from _show import errors, short, strips
 
 import genprior as gp
 from genprior import samples
+from genprior.metrics import relative_error
 
 torch.set_num_threads(1)
 G = gp.load_generator("mnist")
-digits, _ = samples.digits(short(8, 3))
+digits, _ = samples.digits(8)
 m = 300
 A = gp.operators.Gaussian(m, G.signal_shape, seed=0)
 
@@ -44,13 +44,13 @@ AG = gp.Generator(Measured(G.module, A), G.latent_shape, (m,), law=G.law)
 print(gp.checks.check_generator(AG))
 
 # %%
-stop = gp.MaxSteps(short(150, 25))
+stop = gp.MaxSteps(150)
 squares = gp.solve(gp.Problem(G, loss=gp.LeastSquares(A, y)), stop=stop, restarts=2, seed=0)
 robust = gp.solve(gp.Problem(AG, on_signal=gp.L1().around(y)), stop=stop, restarts=2, seed=0)
 picture = G(robust.z).detach()
 for name, x in (("least squares", squares.signal), ("l1 on A G(z) - y", picture)):
-    print(f"{name:18s} median error {errors(x, digits).median():.3f}")
-strips({"truth": digits, "least squares": squares.signal, "l1 on the\nmeasurements": picture})
+    print(f"{name:18s} median error {relative_error(x, digits).median():.3f}")
+gp.plot.strips({"truth": digits, "least squares": squares.signal, "l1 on the\nmeasurements": picture})
 
 # %%
 # The residuals show which measurements were bad, without being told.

@@ -7,16 +7,17 @@ random are easy. A lost block is not: several digits may fit the rest, and **the
 there**.
 """
 
+import matplotlib.pyplot as plt
 import torch
-from _show import errors, short, strips
 
 import genprior as gp
 from genprior import samples
+from genprior.metrics import relative_error
 
 torch.set_num_threads(1)
 G = gp.load_generator("mnist")
-digits, _ = samples.digits(short(8, 3))
-steps = gp.MaxSteps(short(80, 10))
+digits, _ = samples.digits(8)
+steps = gp.MaxSteps(80)
 
 # %%
 # Three kinds of damage, one call each.
@@ -33,17 +34,20 @@ for name, known in (("30% known", random), ("block lost", block), ("bottom lost"
     result = gp.solve(gp.Problem(G, loss=gp.LeastSquares(A, A(digits))), stop=steps, restarts=4, seed=0)
     rows[name] = torch.where(known, digits, 0.4)
     rows[f"{name}:\nrecovered"] = result.signal
-    print(f"{name}: median error {errors(result.signal, digits).median():.2f}")
-strips(rows)
+    print(f"{name}: median error {relative_error(result.signal, digits).median():.2f}")
+gp.plot.strips(rows)
 
 # %%
 # One answer is not the whole truth. Twelve starts for the same half digit, none given up on the way: each picture
 # below agrees with the known half about as well as the others. Where they differ, the measurements say nothing.
 
 which = 3  # a nought
-known = digits[which % len(digits)][None].expand(short(12, 4), -1, -1, -1)
+known = digits[which][None].expand(12, -1, -1, -1)
 A = gp.operators.Mask(bottom, G.signal_shape)
 many = gp.solve(gp.Problem(G, loss=gp.LeastSquares(A, A(known))), stop=steps, seed=1)
 fit = (2 * many.objective).sqrt()
 print("residuals", ", ".join(f"{value:.2f}" for value in fit.sort().values.tolist()))
-strips({"what is known": torch.where(bottom, known, 0.4), "completions,\nbest fit first": many.signal[fit.argsort()]})
+gp.plot.strips(
+    {"what is known": torch.where(bottom, known, 0.4), "completions,\nbest fit first": many.signal[fit.argsort()]}
+)
+plt.show()

@@ -7,30 +7,32 @@ of how wrong it is, and bends the whole answer to please the outliers. ``|w - y|
 is one argument.
 """
 
+import matplotlib.pyplot as plt
 import torch
-from _show import errors, short, strips
 
 import genprior as gp
 from genprior import samples
+from genprior.metrics import relative_error
 
 torch.set_num_threads(1)
 G = gp.load_generator("mnist")
-digits, _ = samples.digits(short(8, 3))
+digits, _ = samples.digits(8)
 random = torch.Generator().manual_seed(0)
 hit = torch.rand(digits.shape, generator=random) < 0.25
 y = torch.where(hit, (torch.rand(digits.shape, generator=random) < 0.5).float(), digits)
-stop = gp.MaxSteps(short(120, 10))
+stop = gp.MaxSteps(120)
 
 # %%
 squares = gp.solve(gp.Problem(G, loss=gp.SquaredDistance(y)), stop=stop, restarts=4, seed=0)
 absolute = gp.solve(gp.Problem(G, on_signal=gp.L1().around(y)), stop=stop, restarts=4, seed=0)
 
 for name, x in (("noisy", y), ("l2", squares.signal), ("l1", absolute.signal)):
-    print(f"{name:6s} median error {errors(x, digits).median():.3f}")
-strips({"truth": digits, "y": y, "|w - y|² (l2)": squares.signal, "|w - y|_1 (l1)": absolute.signal})
+    print(f"{name:6s} median error {relative_error(x, digits).median():.3f}")
+gp.plot.strips({"truth": digits, "y": y, "|w - y|² (l2)": squares.signal, "|w - y|_1 (l1)": absolute.signal})
 
 # %%
 # What was done for each of them, in the solver's own words:
 
 print(squares.plan)
 print(absolute.plan)
+plt.show()

@@ -10,16 +10,16 @@ descent on ``|G(z) - y|_inf`` sees one pixel at a time and hardly moves. The spl
 
 import matplotlib.pyplot as plt
 import torch
-from _show import errors, short, strips
 
 import genprior as gp
+from genprior.metrics import relative_error
 
 torch.set_num_threads(1)
 G = gp.load_generator("mnist")
-truth = G(G.sample_latent(short(8, 3), seed=2)).detach()  # in the range of G: the noise is the only fault
+truth = G(G.sample_latent(8, seed=2)).detach()  # in the range of G: the noise is the only fault
 noise = torch.randn(truth.shape, generator=torch.Generator().manual_seed(0)).sign()
 y = truth + 0.2 * noise
-steps = gp.MaxSteps(short(220, 20))
+steps = gp.MaxSteps(220)
 
 # %%
 # ``R(w) = |w - y|_inf`` with a little ``|w - y|^2`` for curvature.
@@ -32,11 +32,10 @@ runs = {
 }
 for name, result in runs.items():
     away = (result.signal - y).abs().amax(dim=(1, 2, 3)).median()
-    print(
-        f"{name!r}: largest distance to y {away:.3f} (the noise: 0.2), error {errors(result.signal, truth).median():.3f}"
-    )
+    error = relative_error(result.signal, truth).median()
+    print(f"{name!r}: largest distance to y {away:.3f} (the noise: 0.2), error {error:.3f}")
 print(runs["Auto"].plan)
-strips({"truth": truth, "y": y, **{name: result.signal for name, result in runs.items()}})
+gp.plot.strips({"truth": truth, "y": y, **{name: result.signal for name, result in runs.items()}})
 
 # %%
 # The best objective so far, against the passes through the generator.

@@ -7,17 +7,18 @@ one made in a few seconds: a small autoencoder, trained on 250 digits. It is a w
 point is what it takes to plug it in, and how the self-check finds the usual mistakes.
 """
 
+import matplotlib.pyplot as plt
 import torch
-from _show import errors, short, strips
 from torch import nn
 
 import genprior as gp
 from genprior import samples
+from genprior.metrics import relative_error
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
 digits, _ = samples.digits(300)
-train, test = digits[:250], digits[250 : 250 + short(8, 3)]
+train, test = digits[:250], digits[250:258]
 
 # %%
 # The network, with two common traits: its decoder ends in ``tanh``, so pictures lie in [-1, 1], and it has batch
@@ -30,7 +31,7 @@ decoder = nn.Sequential(
     nn.Linear(16, 256), nn.BatchNorm1d(256), nn.ELU(), nn.Linear(256, 784), nn.Tanh(), nn.Unflatten(1, (1, 28, 28))
 )
 optimiser = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], 2e-3)
-for _ in range(short(800, 30)):
+for _ in range(800):
     batch = train[torch.randint(len(train), (64,))]
     code = encoder(batch)
     loss = (decoder(code + 0.1 * torch.randn_like(code)) - (2 * batch - 1)).square().mean()
@@ -63,14 +64,15 @@ print(gp.checks.check_generator(mine))
 
 A = gp.operators.Gaussian(100, mine.signal_shape, seed=0)
 problem = gp.Problem(mine, loss=gp.LeastSquares(A, A(test)))
-result = gp.solve(problem, stop=gp.MaxSteps(short(150, 12)), restarts=short(8, 2), seed=0)
+result = gp.solve(problem, stop=gp.MaxSteps(150), restarts=8, seed=0)
 print(result.plan)
-print(f"median error {errors(result.signal, test).median():.2f}: much of it is what 250 digits cannot teach")
+print(f"median error {relative_error(result.signal, test).median():.2f}: much of it is what 250 digits cannot teach")
 nearest = train[(torch.cdist(test.flatten(1), train.flatten(1))).argmin(dim=1)]
-strips(
+gp.plot.strips(
     {
         "truth (not in\nthe training)": test,
         "from 100\nmeasurements": result.signal,
         "nearest digit\nof the training": nearest,
     }
 )
+plt.show()

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
-from _show import errors, short, strips
 
 import genprior as gp
 from genprior import samples
+from genprior.metrics import relative_error
 
 torch.set_num_threads(1)
 G = gp.load_generator("mnist")
-digits, _ = samples.digits(short(8, 3))
+digits, _ = samples.digits(8)
 
 # %%
 # **The operator**: rotate, then sum the columns. Rotation by bilinear interpolation is linear in the picture, and
@@ -96,10 +96,10 @@ problems = {
     "copy alone": gp.Problem(G, on_signal=RightHuber().around(copy)),
     "both": gp.Problem(G, loss=gp.LeastSquares(A, y), on_signal=0.01 * RightHuber().around(copy)),
 }
-stop = gp.MaxSteps(short(80, 5))
-results = {name: gp.solve(problem, stop=stop, restarts=short(2, 1), seed=0) for name, problem in problems.items()}
+stop = gp.MaxSteps(80)
+results = {name: gp.solve(problem, stop=stop, restarts=2, seed=0) for name, problem in problems.items()}
 for name, result in results.items():
-    print(f"{name:12s} median error {errors(result.signal, digits).median():.3f}")
+    print(f"{name:12s} median error {relative_error(result.signal, digits).median():.3f}")
 print(results["both"].plan)
 
 figure, axis = plt.subplots(figsize=(8, 1.6), layout="constrained")
@@ -107,5 +107,6 @@ axis.imshow(torch.cat(list(y[:4]), dim=1).numpy(), cmap="gray", aspect="auto")
 axis.set(title="what the tomograph saw of the first four digits: 3 views (rows) of 28 sums", xticks=[], yticks=[])
 
 # %%
-strips({"truth": digits, "scratched copy": copy, **{name: result.signal for name, result in results.items()}})
+gp.plot.strips({"truth": digits, "scratched copy": copy, **{name: result.signal for name, result in results.items()}})
 # sphinx_gallery_thumbnail_number = 2
+plt.show()

@@ -9,9 +9,9 @@ what has changed.
 
 import matplotlib.pyplot as plt
 import torch
-from _show import errors, short, strips
 
 import genprior as gp
+from genprior.metrics import relative_error
 
 torch.set_num_threads(1)
 G = gp.load_generator("mnist")
@@ -20,7 +20,7 @@ G = gp.load_generator("mnist")
 # The film: an arc in latent space between two samples; its frames lie in the range of the generator.
 
 ends = G.sample_latent(2, seed=11)
-t = torch.linspace(0, 1, short(12, 3))[:, None]
+t = torch.linspace(0, 1, 12)[:, None]
 path = ends[:1] * torch.cos(t * torch.pi / 2) + ends[1:] * torch.sin(t * torch.pi / 2)
 film = G(path).detach()
 A = gp.operators.Gaussian(200, G.signal_shape, seed=0)
@@ -29,7 +29,7 @@ y = A(film)
 # %%
 # A frame is done when its objective is below a target; ``Target`` stops there, and the result counts the passes.
 
-stop = gp.Target(0.02) | gp.MaxSteps(short(150, 12))
+stop = gp.Target(0.02) | gp.MaxSteps(150)
 passes = {"from scratch": [], "from the last frame": []}
 frames = {name: [] for name in passes}
 for name, counts in passes.items():
@@ -41,9 +41,9 @@ for name, counts in passes.items():
         frames[name].append(result.signal)
         z0 = result.z if name == "from the last frame" else None
     signal = torch.cat(frames[name])
-    print(f"{name:20s} {sum(counts):5d} passes, worst error {errors(signal, film).max():.3f}")
+    print(f"{name:20s} {sum(counts):5d} passes, worst error {relative_error(signal, film).max():.3f}")
 
-strips({"film": film, **{name: torch.cat(parts) for name, parts in frames.items()}})
+gp.plot.strips({"film": film, **{name: torch.cat(parts) for name, parts in frames.items()}})
 
 # %%
 figure, axis = plt.subplots(figsize=(6.5, 3.2), layout="constrained")

@@ -9,13 +9,13 @@ that passes are a fair unit for those.
 
 import matplotlib.pyplot as plt
 import torch
-from _show import errors, short, strips
 
 import genprior as gp
+from genprior.metrics import relative_error
 
 torch.set_num_threads(1)
 G = gp.load_generator("mnist")
-truth = G(G.sample_latent(short(6, 2), seed=4)).detach()  # in the range: the error can go to zero
+truth = G(G.sample_latent(6, seed=4)).detach()  # in the range: the error can go to zero
 A = gp.operators.Gaussian(200, G.signal_shape, seed=0)
 problem = gp.Problem(G, loss=gp.LeastSquares(A, A(truth)))
 solvers = {
@@ -29,10 +29,9 @@ solvers = {
 
 # %%
 results = {
-    name: gp.solve(problem, solver, stop=gp.MaxPasses(short(200, 30)), seed=0, patience=10**6)
-    for name, solver in solvers.items()
+    name: gp.solve(problem, solver, stop=gp.MaxPasses(200), seed=0, patience=10**6) for name, solver in solvers.items()
 }
-strips({"truth": truth, **{name: result.signal for name, result in results.items()}})
+gp.plot.strips({"truth": truth, **{name: result.signal for name, result in results.items()}})
 
 # %%
 figure, axis = plt.subplots(figsize=(7, 4), layout="constrained")
@@ -42,7 +41,7 @@ for name, result in results.items():
     best = torch.stack([c["objective"][:length].cummin(0).values for c in columns]).median(dim=0).values
     passes = (columns[0]["forwards"] + columns[0]["backwards"])[:length]
     axis.semilogy(passes.numpy(), best.numpy(), label=name)
-    print(f"{name:17s} median error {errors(result.signal, truth).median():.4f}")
+    print(f"{name:17s} median error {relative_error(result.signal, truth).median():.4f}")
 axis.set(xlabel="forward + backward passes", ylabel="median of the best objective")
 axis.grid(alpha=0.3, which="both")
 axis.legend(fontsize=9)

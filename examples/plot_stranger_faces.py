@@ -20,30 +20,81 @@ script below draws this:
 Without it the same network with random weights takes its place: it draws coloured clouds, and all the rest stays true.
 """
 
+import importlib.util
+import itertools
+from pathlib import Path
+
+import matplotlib.pyplot as plt
 import torch
-from _dcgan import strangers_weights
-from _show import errors, short, strips
+from torch import nn
 
 import genprior as gp
-from genprior.networks.foreign import open_with_notes
+from genprior.metrics import relative_error
 
 torch.set_num_threads(1)
-weights = strangers_weights()
-print(f"gan-face-generate: {'found' if weights else 'not installed, so random weights take its place'}")
 
 # %%
-# The network is the usual one, so it can be written down in a few lines, and no code of the stranger's has to run. Of the
-# weights' file only numbers are read: a file with pickled code would be refused.
-#
-# .. literalinclude:: ../../examples/_dcgan.py
-#    :pyobject: DCGAN
-#
-# A function that builds it, and the weights; shape of the latent and range of the values are found out.
+# The network is the usual one, so it can be written down in a few lines, and no code of the package has to run. Its last
+# layer gives values in [-1, 1]; images have [0, 1].
 
-opened = open_with_notes("_dcgan:build", weights) if weights else open_with_notes("_dcgan:untrained")
-G = opened.generator
-print(*opened.notes, sep="\n")
-print(G.latent_shape, G.signal_shape, G.signal_range)
+
+class DCGAN(nn.Module):
+    """Five transposed convolutions of 4 x 4: from 1 x 1 to 4 x 4, then each time twice the side."""
+
+    def __init__(self, width=64):
+        super().__init__()
+        layers = []
+        for inside, outside in itertools.pairwise((100, 8 * width, 4 * width, 2 * width, width, 3)):
+            stride, padding = (2, 1) if layers else (1, 0)
+            layers.append(nn.ConvTranspose2d(inside, outside, 4, stride, padding, bias=False))
+            layers += [nn.Tanh()] if outside == 3 else [nn.BatchNorm2d(outside), nn.ReLU()]
+        self.main = nn.Sequential(*layers)
+
+    def forward(self, z):
+        return (self.main(z) + 1) / 2
+
+
+# %%
+# Weights from the package, where it is installed. Only numbers are read: ``weights_only`` refuses a file with pickled code.
+
+
+def packaged_weights():
+    found = importlib.util.find_spec("gan_face_generate")
+    folders = [] if found is None else list(found.submodule_search_locations or ())
+    files = [Path(folder) / "weights.tar" for folder in folders]
+    return next((torch.load(file, weights_only=True)["netG_state_dict"] for file in files if file.is_file()), None)
+
+
+# %%
+# Otherwise random weights: smooth kernels, channels mixed at random, batch statistics as a training would leave them.
+
+
+def untrained(width=64):
+    network = DCGAN(width).eval()
+    random = torch.Generator().manual_seed(0)
+    tent = torch.tensor([1.0, 3.0, 3.0, 1.0])
+    x = torch.randn(64, 100, 1, 1, generator=random)
+    with torch.no_grad():
+        for layer in network.main:
+            if isinstance(layer, nn.ConvTranspose2d):
+                smooth = layer.stride == (2, 2)
+                mix = torch.randn(*layer.weight.shape[:2], *((1, 1) if smooth else (4, 4)), generator=random)
+                layer.weight.copy_(mix * tent * tent[:, None] if smooth else mix)
+                layer.weight.mul_(0.6 / layer(x).std())
+            if isinstance(layer, nn.BatchNorm2d):
+                layer.running_mean.copy_(x.mean((0, 2, 3)))
+                layer.running_var.copy_(x.var((0, 2, 3)))
+                layer.num_batches_tracked.fill_(1)
+            x = layer(x)
+    return network
+
+
+weights = packaged_weights()
+print(f"gan-face-generate: {'found' if weights else 'not installed, so random weights take its place'}")
+network = DCGAN() if weights else untrained()
+if weights:
+    network.load_state_dict(weights)
+G = gp.Generator(network, latent_shape=(100, 1, 1), signal_shape=(3, 64, 64), signal_range=(0, 1))
 
 # %%
 # Does it keep the contract?
@@ -54,12 +105,12 @@ print(gp.checks.check_generator(G))
 # It does, so it is a prior like any other. Samples of its own, measured as means over blocks of 4 x 4 pixels, and recovered
 # from these 768 numbers.
 
-truth = G(G.sample_latent(short(6, 2), seed=4)).detach()
+truth = G(G.sample_latent(6, seed=4)).detach()
 A = gp.operators.Downsample(4, G.signal_shape)
 y = A(truth)
 problem = gp.Problem(G, loss=gp.LeastSquares(A, y))
-result = gp.solve(problem, stop=gp.MaxSteps(short(200, 2)), restarts=short(2, 1), seed=0)
-print(f"median error {errors(result.signal, truth).median():.4f}")
+result = gp.solve(problem, stop=gp.MaxSteps(200), restarts=2, seed=0)
+print(f"median error {relative_error(result.signal, truth).median():.4f}")
 
 # %%
 # Where a face does not come back, its start ended in a poorer minimum, and its objective says so: more restarts and more
@@ -71,4 +122,5 @@ print(f"median error {errors(result.signal, truth).median():.4f}")
 blocks = y.repeat_interleave(4, dim=2).repeat_interleave(4, dim=3)
 # sphinx_gallery_thumbnail_path = "stranger.png"
 made = "its samples" if weights else "its samples\n(random weights)"
-strips({made: truth, "measured\n16 x 16": blocks, "recovered\n64 x 64": result.signal})
+gp.plot.strips({made: truth, "measured\n16 x 16": blocks, "recovered\n64 x 64": result.signal})
+plt.show()

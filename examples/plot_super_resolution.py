@@ -10,29 +10,30 @@ that come back here come from the generator. On a photograph of a person outside
 face, **not that person's**: do not use such pictures to identify anybody.
 """
 
+import matplotlib.pyplot as plt
 import torch
-from _show import errors, short, strips
 
 import genprior as gp
+from genprior.metrics import relative_error
 
 torch.set_num_threads(1)
 G = gp.load_generator("celeba")
-truth = G(0.7 * G.sample_latent(short(6, 2), seed=5)).detach()  # nearer to the middle of the law: calmer faces
+truth = G(0.7 * G.sample_latent(6, seed=5)).detach()  # nearer to the middle of the law: calmer faces
 
 # %%
 A = gp.operators.Downsample(4, G.signal_shape)
 y = A(truth)
 problem = gp.Problem(G, loss=gp.LeastSquares(A, y))
-result = gp.solve(problem, stop=gp.MaxSteps(short(70, 4)), seed=0)
+result = gp.solve(problem, stop=gp.MaxSteps(70), seed=0)
 
 blocks = y.repeat_interleave(4, dim=2).repeat_interleave(4, dim=3)
-print(
-    f"median error: blocks {errors(blocks, truth).median():.3f}, recovered {errors(result.signal, truth).median():.3f}"
-)
-strips({"truth\n(samples of G)": truth, "measured\n16 x 16": blocks, "recovered\n64 x 64": result.signal})
+for name, x in (("blocks", blocks), ("recovered", result.signal)):
+    print(f"{name:10s} median error {relative_error(x, truth).median():.3f}")
+gp.plot.strips({"truth\n(samples of G)": truth, "measured\n16 x 16": blocks, "recovered\n64 x 64": result.signal})
 
 # %%
 # The difference, four times enlarged. Most faces come back to rounding; where one does not, its start ended in a poorer
 # minimum, and its objective says so: ``restarts=4`` is the remedy, for four times the work at first.
 
-strips({"|difference| x 4": (4 * (result.signal - truth).abs()).clamp(max=1)})
+gp.plot.strips({"|difference| x 4": (4 * (result.signal - truth).abs()).clamp(max=1)})
+plt.show()

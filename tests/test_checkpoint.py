@@ -87,7 +87,7 @@ def test_items_that_retire_around_the_checkpoint(tmp_path, solver, how):
     whole = run(problem=tiny_problem(8), **options)
     retired = sorted(set(whole.steps.tolist()))
     assert len(retired) >= 3
-    for at in (retired[0] + 1, retired[1], retired[1] + 1):
+    for at in sorted({retired[0] + 1, retired[1], retired[1] + 1}):
         path = tmp_path / f"run{at}"
         resumed = interrupted_then_resumed(path, ENDS[how], at=at, problem=tiny_problem(8), **options)
         assert_same_run(resumed, whole)

@@ -5,9 +5,11 @@ import dataclasses
 import io
 import json
 import re
+import shlex
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -311,3 +313,51 @@ def test_installed_command():
     script += "assert 'matplotlib' not in sys.modules, 'slow to import, and not needed yet'; sys.exit(code)"
     run = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=False)
     assert run.returncode == 2, run.stderr
+
+
+def shell(command, **options):
+    """A command line with our own Python, in a shell."""
+    python = f"{shlex.quote(sys.executable)} -m genprior"
+    return subprocess.run(
+        ["bash", "-c", command.replace("genprior", python, 1)], capture_output=True, text=True, check=False, **options
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A job that is done: the same command only prints its result."""
+    folder = tmp_path_factory.mktemp("job")
+    np.save(folder / "a.npy", samples.digits(1)[0].numpy())
+    command = f"genprior recover {folder}/a.npy --operator downsample:2 --simulate --steps 2 --out {folder}/out"
+    assert shell(command).returncode == 0
+    return command
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a shell and /dev/full")
+@pytest.mark.parametrize(
+    ("rest", "code", "said"),
+    [
+        ("--json >&-", 1, "genprior: standard output is closed, so that the JSON document cannot be printed"),
+        ("--json > /dev/full", 1, "genprior: [Errno 28] No space left on device: 'standard output'"),
+        ("--json | true; exit ${PIPESTATUS[0]}", 1, ""),
+    ],
+)
+def test_a_result_that_cannot_be_printed(finished, rest, code, said):
+    done = shell(f"{finished} {rest}")
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.startswith(said) and done.stderr.count("\n") == bool(said), done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a shell and /dev/full")
+@pytest.mark.parametrize(
+    ("rest", "code", "said"),
+    [
+        ("--version >&- 2>&-", 0, ""),
+        ("recover --help > /dev/full", 1, "genprior: standard output cannot be written: [Errno 28]"),
+        ("recover --help | true; exit ${PIPESTATUS[0]}", 1, ""),
+    ],
+)
+def test_an_output_that_cannot_be_written(rest, code, said):
+    done = shell(f"genprior {rest}")
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.startswith(said) and done.stderr.count("\n") == bool(said), done.stderr

@@ -3,13 +3,14 @@
 import errno
 import os
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from genprior import _clock
 from genprior._clock import Clock, queue_of
-from genprior._files import printable, write_atomically, write_text
+from genprior._files import add_folder, printable, sync_folders, write_atomically, write_text
 
 
 def names(folder):
@@ -80,7 +81,92 @@ def test_put_on_the_disk_while_open_for_writing(tmp_path, monkeypatch):
         os, "fsync", lambda number: ways.append(fcntl.fcntl(number, fcntl.F_GETFL) & (os.O_RDWR | os.O_WRONLY))
     )
     write_text(tmp_path / "a.txt", "new")
-    assert ways == [os.O_RDWR]
+    assert ways[0] == os.O_RDWR
+
+
+@pytest.fixture
+def synced(monkeypatch):
+    """What is put on the disk, and where it lies at that moment, in order."""
+    if sys.platform != "linux":
+        pytest.skip("needs /proc")
+    order = []
+    fsync, replace = os.fsync, Path.replace
+    monkeypatch.setattr(
+        os, "fsync", lambda number: order.append(os.readlink(f"/proc/self/fd/{number}")) or fsync(number)
+    )
+    monkeypatch.setattr(Path, "replace", lambda path, new: order.append(f"move to {new}") or replace(path, new))
+    return order
+
+
+def test_a_new_file_survives_a_power_cut(tmp_path, synced):
+    """First its content is put on the disk, then it gets its name, then the folder with the name."""
+    write_text(tmp_path / "a.txt", "new")
+    content, move, folder = synced
+    assert content.endswith(".part") and move == f"move to {tmp_path / 'a.txt'}" and folder == str(tmp_path)
+
+
+def test_folders_are_synced_once_for_many_files(tmp_path, synced):
+    for name in "abc":
+        write_atomically(tmp_path / name, lambda temporary: temporary.write_bytes(b"x"), sync=False)
+    assert str(tmp_path) not in synced
+    sync_folders([tmp_path] * 3)
+    assert synced.count(str(tmp_path)) == 1
+
+
+def test_new_folders_survive_a_power_cut(tmp_path, synced):
+    add_folder(tmp_path / "a" / "b")
+    assert synced == [str(tmp_path), str(tmp_path / "a")], "the outer one first"
+    add_folder(tmp_path / "a" / "b")
+    assert len(synced) == 2, "and nothing where they are there"
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP])
+def test_a_file_system_without_synced_folders(tmp_path, monkeypatch, code):
+    fsync = os.fsync
+
+    def refuse(number):
+        if os.path.isdir(f"/proc/self/fd/{number}"):
+            raise OSError(code, os.strerror(code))
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    write_text(tmp_path / "a.txt", "new")
+    assert (tmp_path / "a.txt").read_text() == "new"
+
+
+def full(temporary):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def without_number(temporary):
+    raise OSError("file write failed")
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (full, r"No space left on device: '.*[/\\]a\.txt'"),
+        (lambda temporary: (temporary / "none").write_text(""), r"\.part.none'"),
+        (without_number, r"cannot write .*[/\\]a\.txt: file write failed"),
+        (lambda temporary: None, r"No such file .*[/\\]a\.txt'"),
+    ],
+)
+def test_errors_name_the_file(tmp_path, write, message):
+    with pytest.raises(OSError, match=message):
+        write_atomically(tmp_path / "a.txt", write)
+    assert names(tmp_path) == []
+
+
+def test_a_file_that_is_too_large_is_named(tmp_path):
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError, match=r"File too large: '.*a\.txt'"):
+            write_text(tmp_path / "a.txt", "x" * 5000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert names(tmp_path) == []
 
 
 @pytest.mark.parametrize("name", ["x" * 251 + ".txt", "\N{HIRAGANA LETTER A}" * 83 + ".txt"])

@@ -148,4 +148,6 @@ def test_the_summary_tells_the_relative_residual():
     centred = gp.solve(gp.Problem(G, gp.SquaredDistance(X + 1, 0.3)), stop=gp.MaxSteps(3))
     expected = (centred.signal - X - 1).flatten(1).norm(dim=1) / (X + 1).flatten(1).norm(dim=1)
     torch.testing.assert_close(centred.residual, expected, rtol=1e-3, atol=1e-6)
-    assert gp.solve(gp.Problem(G, P.loss, on_latent=gp.Ball(1.0)), stop=gp.MaxSteps(1)).residual is None
+    held = gp.solve(gp.Problem(G, P.loss, on_latent=gp.Ball(1.0)), stop=gp.MaxSteps(3))
+    torch.testing.assert_close(held.residual, (A(held.signal) - Y).norm(dim=1) / Y.norm(dim=1), rtol=1e-3, atol=1e-6)
+    assert gp.solve(gp.Problem(G, on_signal=gp.L1().around(X)), stop=gp.MaxSteps(1)).residual is None

@@ -58,7 +58,7 @@ MISFITS = [
     ({"on_signal": L1().around(Y.float())}, TypeError, "centre of on_signal has dtype torch.float32"),
     ({"on_signal": Box(torch.zeros(3, dtype=F64), 1.0)}, ValueError,
      "low of on_signal has shape (3,), which does not broadcast to the signal (2, 4)"),
-    ({"on_latent": TotalVariation()}, ValueError, "(3,)"),
+    ({"on_latent": TotalVariation(dims=2)}, ValueError, "(3,)"),
     ({"on_latent": L1().around(Y)}, ValueError, "on_latent: y of around(y) has shape (3, 2, 4), expected (B, 3)"),
     ({"loss": gp.SquaredDistance(Y), "on_signal": L1().around(Y[:2])}, ValueError,
      "different numbers of items: {'loss': 3, 'on_signal': 2}"),

@@ -9,7 +9,7 @@ import torch
 import genprior as gp
 from genprior import _product
 from genprior._product import Product
-from genprior.generators.jacobian import _prepare_forward_mode
+from genprior.generators.jacobian import prepare_forward_mode
 
 packs = pytest.mark.skipif(not _product.can_pack(), reason="this build of torch has no packed product")
 
@@ -64,7 +64,7 @@ def test_gradients_pass_through():
 
 
 def test_forward_mode_and_vmap_pass_through():
-    _prepare_forward_mode()
+    prepare_forward_mode()
     matrix, x = LARGE
     product, tangent = Product(matrix), numbers(30, 300, seed=4)
     product(x)

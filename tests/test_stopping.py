@@ -141,7 +141,7 @@ def test_exactly_as_many_steps(steps):
         tiny_problem(), gp.GradientDescent(), stop=gp.MaxSteps(steps), callbacks=[lambda v: made.append(v.step)]
     )
     assert result.steps.tolist() == [steps] * 4
-    assert made == list(range(steps))
+    assert made == list(range(steps + 1)), "the start, and every step, the last one too"
     assert (result.forwards, result.backwards) == (steps + 1, steps)
     assert result.history.item(0)["step"].tolist() == list(range(steps + 1))
 
@@ -210,8 +210,8 @@ def test_restarts_are_culled_at_any_step():
         cull_after=7,
         callbacks=[lambda view: running.append(len(view.items))],
     )
-    assert running[6:8] == [16, 8]
-    assert running[13:15] == [8, 4]
+    assert running[7:9] == [16, 8]
+    assert running[14:16] == [8, 4]
 
 
 def test_a_target_that_is_never_met_changes_nothing():

@@ -3,7 +3,7 @@
 minimise ``L(w) + R(w) + H(z)`` subject to ``w = G(z)``, in batches, with verified mathematics, on PyTorch.
 """
 
-from genprior import checks, operators, theory
+from genprior import checks, metrics, operators, plot, theory
 from genprior.checkpoint import Checkpoint
 from genprior.generators import Generator, Normal, TruncatedNormal, Uniform
 from genprior.history import History
@@ -94,8 +94,10 @@ __all__ = [
     "load_classifier",
     "load_encoder",
     "load_generator",
+    "metrics",
     "operators",
     "penalties",
+    "plot",
     "solve",
     "theory",
     "w_steps",

@@ -5,6 +5,7 @@ A *per-item number* is a Python number (the same for all), a tensor of shape ``(
 
 from __future__ import annotations
 
+import math
 from typing import overload
 
 import torch
@@ -12,7 +13,8 @@ from torch import Tensor
 
 PerItem = float | Tensor
 
-_TINY = 1e-30
+_SAFE = {torch.float32: (1e-15, 1e15), torch.float64: (1e-140, 1e140)}
+"""Norms in this range were summed from squares that neither vanished nor overflowed."""
 
 
 def flat(x: Tensor) -> Tensor:
@@ -28,9 +30,20 @@ def pieces(values: Tensor, size: int) -> list[Tensor]:
 
 
 def norm(x: Tensor) -> Tensor:
-    """Euclidean norm of each item, shape ``(B,)``."""
-    length: Tensor = torch.linalg.vector_norm(flat(x), dim=1)
-    return length
+    """Euclidean norm of each item, shape ``(B,)``, wherever it can be represented, even if its square cannot."""
+    x = flat(x)
+    length: Tensor = torch.linalg.vector_norm(x, dim=1)
+    low, high = _SAFE.get(x.dtype, (0.0, math.inf))
+    if length.is_cpu and bool(
+        ((length > low) & (length < high)).all()
+    ):  # elsewhere a look costs more than the work below
+        return length
+    if x.shape[1] == 0:
+        return length
+    largest: Tensor = torch.linalg.vector_norm(x.detach(), ord=math.inf, dim=1)
+    unit = torch.where((largest > 0) & (largest < math.inf), largest, 1.0)
+    scaled: Tensor = torch.linalg.vector_norm(x / unit[:, None], dim=1)
+    return unit * scaled
 
 
 def square(x: Tensor) -> Tensor:
@@ -61,6 +74,18 @@ def column(value: PerItem, like: Tensor) -> Tensor:
     return torch.as_tensor(value, dtype=dtype, device=like.device).expand(like.shape[0])
 
 
+def binary_unit(size: Tensor) -> Tensor:
+    """The power of two next to each size, 1 for zero and what is not finite: dividing by it changes no digit."""
+    usable = (size > 0) & (size < math.inf)
+    _, exponent = torch.frexp(torch.where(usable, size, 1.0))
+    return torch.ldexp(torch.ones_like(size), exponent)
+
+
+def above_zero(values: Tensor) -> Tensor:
+    """``values``, raised to the smallest normal number of their dtype: what may be divided by, whatever the units."""
+    return values.clamp_min(torch.finfo(values.dtype).tiny)
+
+
 def ratio(a: Tensor, b: Tensor) -> Tensor:
     """``a / b`` with ``0 / 0 = 0``: for relative residuals of quantities that are never negative."""
-    return a / b.clamp_min(_TINY)
+    return torch.where(a == 0, 0.0, a / b)

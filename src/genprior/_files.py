@@ -1,32 +1,82 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and stay when the power fails: every file of ours goes through here."""
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _KEPT = 32
 """Letters of a file's name that its temporary name repeats: names may be as long as the file system allows, and no longer."""
+_NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EROFS)
+"""How file systems, such as network drives, say that folders need not or cannot be synced."""
 
 
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+def write_atomically(path: Path, write: Callable[[Path], object], *, sync: bool = True) -> None:
     """Let ``write`` fill a temporary file beside ``path``, then put it in place in one move.
 
-    Whatever happens on the way, the old file stays intact and no half-written one is left.
+    Whatever happens on the way, the old file stays intact and no half-written one is left; errors name ``path``. A power
+    cut afterwards leaves the new file in place, once its folder is on the disk too: who writes many files says
+    ``sync=False`` and calls :func:`sync_folders` once for all of them.
     """
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot write {path}: the folder {path.parent} does not exist, create it first")
     temporary = temporary_name(path)
+    with writing(path, temporary):
+        try:
+            write(temporary)
+            with temporary.open("r+b") as file:  # some systems refuse fsync on what is open for reading only
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    if sync:
+        sync_folders([path.parent])
+
+
+@contextmanager
+def writing(path: Path, temporary: Path | None = None) -> Iterator[None]:
+    """Errors of the system inside get the name of the file: "disk full" alone does not say which disk."""
     try:
-        write(temporary)
-        with temporary.open("r+b") as file:  # some systems refuse fsync on what is open for reading only
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        yield
+    except OSError as problem:
+        if problem.filename not in (None, str(temporary)):
+            raise
+        if problem.errno is None:
+            raise OSError(f"cannot write {path}: {problem}") from None
+        raise OSError(
+            problem.errno, os.strerror(problem.errno), str(path)
+        ) from None  # libraries add pages of their own
+
+
+def sync_folders(folders: Iterable[Path]) -> None:
+    """Put the names in these folders on the disk; what is in a file is there already, see :func:`write_atomically`."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return  # Windows opens no folders
+    for folder in dict.fromkeys(folders):
+        try:
+            number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        except PermissionError:
+            continue  # one may write into a folder without being allowed to list it
+        try:
+            with writing(folder):
+                os.fsync(number)
+        except OSError as problem:
+            if problem.errno not in _NO_SYNC:
+                raise
+        finally:
+            os.close(number)
+
+
+def add_folder(folder: Path) -> None:
+    """Make a folder, with those above it, that stays when the power fails."""
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    sync_folders(path.parent for path in reversed(new))
 
 
 def temporary_name(path: Path) -> Path:
@@ -41,9 +91,16 @@ def make_folder(folder: Path) -> None:
         where = "is a file, expected a folder" if there == folder else f"cannot be made, for {there} is a file"
         raise ValueError(f"--out {folder} {where}: give another --out")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        add_folder(folder)
     except OSError as problem:
         raise ValueError(f"--out {folder} cannot be made ({problem.strerror}): give another --out") from None
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a file that is damaged, so that it is in nobody's way and can still be looked at; its new name."""
+    aside = path.with_name(f"{path.name}.damaged")
+    path.replace(aside)
+    return aside
 
 
 def remove_unfinished(folder: Path) -> None:

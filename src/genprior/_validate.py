@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 
@@ -75,6 +76,17 @@ def tensor(name: str, value: Tensor, *, complex_too: bool = False) -> Tensor:
         bad = int((~finite).sum())
         raise ValueError(f"{name} holds {bad} NaN or infinite values of {value.numel()}: remove or mask them first")
     return value
+
+
+def kept(name: str, value: Tensor) -> Tensor:
+    """A copy of the caller's tensor, without its graph: a warning where somebody may wait for gradients."""
+    if value.requires_grad:
+        warnings.warn(
+            f"{name} requires gradients, but a solve is not differentiated through: its result is detached. Give "
+            f"{name}.detach() if that is meant",
+            stacklevel=4,
+        )
+    return value.detach().clone()
 
 
 def batch(name: str, value: Tensor, item_shape: tuple[int, ...] | None, hint: str = "") -> Tensor:

@@ -25,7 +25,7 @@ from genprior.generators.alias import all_parts
 from genprior.operators import Operator
 
 _KIND = "genprior-checkpoint-"
-_FORMAT = f"{_KIND}6"
+_FORMAT = f"{_KIND}7"
 _DATA = (bool, int, float, complex, str, bytes, tuple, np.ndarray, Tensor)
 """What a function may read from its module, told apart by value."""
 _MODULE_NAMES = frozenset(vars(nn.Module()))

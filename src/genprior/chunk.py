@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from genprior import _batch, _tree
+from genprior._budget import Budget, OutOfTime
 from genprior._clock import Clock, queue_of
 from genprior.history import Recorder
 from genprior.problem import Problem
 from genprior.progress import ProgressBar
 from genprior.rows import Outcome, Rows, losers, winners
 from genprior.solvers.base import Solver
+from genprior.solvers.optimality import PASSES
 from genprior.status import Status
 from genprior.stopping import StopRule, View
 from genprior.storage import Finished, Keeper, Stored
@@ -68,12 +70,12 @@ class Chunk:
         self.recorder = Recorder(len(starts), records, options.check_every)
         self.step, self.base_forwards, self.base_backwards = 0, self.generator.forwards, self.generator.backwards
         self.clock = self._started_at(0.0)
+        seconds, passes = options.stop.limits()
+        self.budget = Budget(self.clock, seconds, passes, self._counter())
+        self.generator.budget = self.budget
         self.rows = Rows.open(problem, self.solver, starts)
-        if not bool(torch.isfinite(_batch.flat(self.rows.state.x)).all(dim=1).any()):
-            raise ValueError(
-                "the generator gives NaN or infinity at all starts: check its weights and the scale of its latents with "
-                "gp.checks.check_generator(G)"
-            )
+        self.budget.started = True
+        _refuse_hopeless(self.rows)
         self.outcome = Outcome.pending(self.rows)
 
     # -- the loop --------------------------------------------------------------------------------------------------
@@ -94,50 +96,69 @@ class Chunk:
         except KeyboardInterrupt:
             self._count_from(*passes)  # an iteration cut short is not part of the run
             return self._stored_interrupt()
+        except OutOfTime:
+            self._count_from(*passes)
+            self._end_all(Status.OUT_OF_TIME)
         return False
 
     def _look(self) -> bool:
-        """Between two steps: judge, mend, record. True if a callback asks to stop."""
-        view = self._view()
-        verdict = self.options.stop.verdict(view)
+        """After a step: show it, then judge, mend, record. True if a callback asks to stop."""
         due = self.step % self.options.check_every == 0 or self._survivors() is not None
+        with self.clock.stopped(settle=self._is_read()):
+            if self._seen_by_callbacks():
+                return True
+        verdict = self.options.stop.verdict(self._view())
         if isinstance(verdict, int):
             due = due or bool(verdict)
         elif not due and bool(verdict.any()):
             self._part(verdict)
         if due:
             self._check(verdict)
-        with self.clock.stopped(settle=self._is_read()):
+        with self.clock.stopped():
             if len(self.rows):
                 self._record(measured=due)
-            return self._outside()
+                self._outside()
+        return False
 
     def _part(self, codes: Tensor) -> None:
         """Retire the rows that a stop rule ends between two checks; the others are left as they were, as if alone."""
         others = self.rows
         self.rows = self.rows.measured(self.problem, self.solver, self.step)
-        done = self.rows.converged(self.options.tolerance) & ~self.rows.broken(self.solver)
-        self._retire(torch.where(done & (codes != 0), int(Status.CONVERGED), codes), others)
+        asked = self.rows.within(self.options.tolerance) & ~self.rows.broken(self.solver) & (codes != 0)
+        self._retire(torch.where(self._converged(asked), int(Status.CONVERGED), codes), others)
 
     def _check(self, verdict: int | Tensor) -> None:
         """Roll back what broke, retire what is done."""
         self.rows = self.rows.measured(self.problem, self.solver, self.step)
         broken = self.rows.broken(self.solver)
-        stalled = self.rows.stalled(self.step, self.options.patience)
-        converged = self.rows.converged(self.options.tolerance)
+        stalled = self.rows.stalled(self.step, self.options.patience) & ~broken
+        within = self.rows.within(self.options.tolerance) & ~broken
         goes_on = isinstance(verdict, int) and not verdict and self._survivors() is None
-        if goes_on and not bool((broken | stalled | converged).any()):
+        hopeless = self.rows.unfit | (broken & (self.rows.rollbacks >= _MOST_ROLLBACKS))
+        if goes_on and not bool((broken | stalled | within | hopeless).any()):
             return
-        hopeless = broken & (self.rows.rollbacks >= _MOST_ROLLBACKS)
         codes = torch.zeros_like(self.rows.index) + verdict
-        codes[stalled & ~broken & (codes == 0)] = int(Status.STALLED)
-        codes[converged & ~broken] = int(Status.CONVERGED)
+        over = (codes == int(Status.OUT_OF_TIME)) | (codes == int(Status.OUT_OF_PASSES))
+        due = stalled | (codes != 0) | (self.step >= self.rows.proof_due)
+        converged = self._converged((stalled | (within & due)) & ~over)
+        settled = stalled & self.rows.settled()
+        codes[stalled & (codes == 0)] = int(Status.STALLED)
+        codes[settled & (codes == int(Status.STALLED))] = int(Status.SETTLED)
+        codes[converged] = int(Status.CONVERGED)
         codes[hopeless] = int(Status.DIVERGED)
         codes[self._culled() & (codes == 0)] = int(Status.CULLED)
         mend = broken & (codes == 0)
         if bool(mend.any()):
             self.rows = self.rows.rolled_back(self.problem, self.solver, mend, self.step)
         self._retire(codes, self.rows)
+
+    def _converged(self, asked: Tensor) -> Tensor:
+        """The rows among those asked about at whose best iterate the conditions hold."""
+        count = int(asked.sum())
+        if count == 0 or self.budget.share(PASSES / 2, PASSES / 2, count) > 1:
+            return torch.zeros_like(asked)
+        self.rows, holds = self.rows.proved(self.problem, self.solver, asked, self.options.tolerance, self.step)
+        return holds
 
     def _culled(self) -> Tensor:
         """Rows given up at steps c, 2c, 4c, ... in favour of better restarts of the same item."""
@@ -173,11 +194,14 @@ class Chunk:
         return self._interrupt()
 
     def _interrupt(self) -> bool:
+        self._end_all(Status.INTERRUPTED)
+        return True
+
+    def _end_all(self, status: Status) -> None:
         """Every row ends as it stands."""
         if len(self.rows):
             self.rows = self.rows.measured(self.problem, self.solver, self.step)
-            self._retire(torch.full_like(self.rows.index, int(Status.INTERRUPTED)), self.rows)
-        return True
+            self._retire(torch.full_like(self.rows.index, int(status)), self.rows)
 
     def _stored_interrupt(self) -> bool:
         """Store the run, if it can be stored, then let every row end as it stands."""
@@ -202,12 +226,14 @@ class Chunk:
         tensors, meta = found
         index = tensors["rows.0"].to(self.starts.device)
         self.problem = self.problem.rows(index)
+        self.budget.started = False
         template = Rows.open(self.problem, self.solver, self.starts[index])
         self.rows = _tree.unpack(template, tensors, "rows")
         self.outcome = _tree.unpack(self.outcome, tensors, "outcome")
         start = "history."
         self.recorder.restore({n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)})
         self.step, self.clock = meta["step"], self._started_at(meta["seconds"])
+        self.budget.clock, self.budget.started = self.clock, True
         self._count_from(meta["forwards"], meta["backwards"])
 
     def _started_at(self, seconds: float) -> Clock:
@@ -221,6 +247,12 @@ class Chunk:
         """Count passes on from these numbers."""
         self.base_forwards = self.generator.forwards - forwards
         self.base_backwards = self.generator.backwards - backwards
+        self.budget.made = self._counter()
+
+    def _counter(self) -> Callable[[], int]:
+        """The passes of this chunk; it does not hold on to the chunk, whose callbacks may hold on to much."""
+        generator, base = self.generator, self.base_forwards + self.base_backwards
+        return lambda: generator.forwards + generator.backwards - base
 
     # -- what others see -------------------------------------------------------------------------------------------
 
@@ -245,6 +277,8 @@ class Chunk:
             first=self.first,
             state=self.rows.state,
             best_objective=self.rows.best.objective,
+            best_signal=self.rows.best.x,
+            best_latent=self.rows.best.z,
         )
 
     def _record(self, *, measured: bool) -> None:
@@ -263,19 +297,19 @@ class Chunk:
     def _counts(self) -> tuple[int, float, int, int]:
         return self.step, self.clock.seconds, self.forwards, self.backwards
 
-    def _outside(self) -> bool:
-        """Callbacks, progress, checkpoint. True if a callback asks to stop."""
-        if not len(self.rows):
+    def _seen_by_callbacks(self) -> bool:
+        """Show every row that is running, also those that this step ends. True if a callback asks to stop."""
+        if not self.options.callbacks:
             return False
-        if self.options.callbacks:
-            view = self._view()
-            if any([_says_stop(callback(view)) for callback in self.options.callbacks]):
-                return True
+        view = self._view()
+        return any([_says_stop(callback(view)) for callback in self.options.callbacks])
+
+    def _outside(self) -> None:
+        """Progress, checkpoint."""
         if self.around.bar.due():
             self.around.bar.update(self._view(), self.options.stop, self.items)
         if self.around.keeper.due(self.step):
             self.around.keeper.write(self.around.done, self)
-        return False
 
     def finished(self) -> Finished:
         """One entry per item: the best restart."""
@@ -287,6 +321,25 @@ class Chunk:
             forwards=self.forwards,
             backwards=self.backwards,
             seconds=self.clock.seconds,
+        )
+
+
+class Unrepresentable(ValueError):
+    """Data whose loss overflows or vanishes in the dtype."""
+
+
+def _refuse_hopeless(rows: Rows) -> None:
+    """An error where no item can be solved; where some can, the others end as DIVERGED."""
+    if not bool(torch.isfinite(_batch.flat(rows.state.x)).all(dim=1).any()):
+        raise ValueError(
+            "the generator gives NaN or infinity at all starts: check its weights and the scale of its latents with "
+            "gp.checks.check_generator(G)"
+        )
+    if bool(rows.unfit.all()):
+        dtype = str(rows.size.dtype).removeprefix("torch.")
+        raise Unrepresentable(
+            f"the loss of these data cannot be represented in {dtype}: its squares overflow, or vanish. Give data and signals "
+            "in other units, so that they are nearer to 1, or use float64"
         )
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from genprior import _batch
+from genprior import _batch, _validate
 from genprior._batch import PerItem
 from genprior._range import warn_out_of_range
 from genprior.generators import Generator
@@ -42,6 +42,8 @@ class Problem:
         the term R on the signal w; omitted: zero.
     on_latent
         the term H on the latent z; omitted: zero.
+    feasibility
+        where R is the indicator of a set, a signal this near to the set, relative to its own length, counts as feasible.
 
     Shapes, devices and dtypes are checked here, once. ``batch`` is the number of items where the data fix it, else None.
 
@@ -59,6 +61,8 @@ class Problem:
         loss: Loss | None = None,
         on_signal: Term | None = None,
         on_latent: Term | None = None,
+        *,
+        feasibility: float = 1e-6,
     ) -> None:
         if loss is None and on_signal is None and on_latent is None and isinstance(generator, Generator):
             raise ValueError(
@@ -66,7 +70,7 @@ class Problem:
                 "on_signal=gp.L1().around(y)"
             )
         self._weight: Tensor | None = None
-        self._allowed = 0.0
+        self.feasibility = _validate.number("feasibility", feasibility, least=0)
         self.generator = generator
         self.loss = NoLoss() if loss is None else loss
         self.on_signal = Zero() if on_signal is None else on_signal
@@ -81,13 +85,9 @@ class Problem:
         self._check_values("on_latent", self.on_latent, generator.latent_shape)
         warn_out_of_range(generator.signal_range, self.loss, self.on_signal)
 
-    def prepared(self, tolerance: float = 0.0) -> Problem:
-        """The same problem for one run, with a generator that is made ready for it and counts its passes from zero.
-
-        Signals within ``tolerance`` of an indicator's set, relative to their length, count as feasible.
-        """
+    def prepared(self) -> Problem:
+        """The same problem for one run, with a generator that is made ready for it and counts its passes from zero."""
         other = copy.copy(self)
-        other._allowed = tolerance
         other.generator = self.generator.prepared()
         return other
 
@@ -100,7 +100,7 @@ class Problem:
         part.on_latent = self.on_latent.rows(index)
         part.batch = None if self.batch is None else len(index)
         per_item = self._weight is not None and self.batch is not None
-        part._allowed = self._allowed
+        part.feasibility = self.feasibility
         part._weight = self._weight[index] if per_item and self._weight is not None else self._weight
         return part
 
@@ -114,7 +114,7 @@ class Problem:
         if not self.on_signal.is_indicator:
             return Point(smooth + value, smooth + value, residual, loss)
         violation = self.on_signal.violation(x)
-        value = torch.where(violation <= self._allowed * _batch.norm(x), 0.0, value)
+        value = torch.where(violation <= self.feasibility * _batch.norm(x), 0.0, value)
         return Point(smooth + value, smooth + self._penalty_weight() * violation, residual, loss)
 
     def objective(self, z: Tensor) -> Tensor:

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
 from genprior import _batch, _tree
-from genprior.problem import Problem
+from genprior.problem import Point, Problem
 from genprior.solvers.base import Solver, State
+from genprior.solvers.envelope import needs_splitting
+from genprior.solvers.optimality import optimality
 from genprior.status import Status
 
 _EXPLOSION = 1e4
 _SHRINK = 0.25
 _BETTER_SCORE = 1e-3
 _BETTER_RESIDUAL = 0.05
+_CLEARLY_BETTER = 1e-2
+_AGAIN = 0.25
+"""After a proof of convergence that failed, the next one waits for this share of the steps made."""
+_CLOSED, _NEAR = 1e-3, 1e-2
+"""Gap and stationarity at which an item that no longer improves has settled, not stalled."""
+_SUBGRADIENT = 1e-6
+"""Most tolerance for methods that follow subgradients: where one entry decides, as for l_inf, saturation makes them short."""
+_SAME = 64.0
+"""Scores that differ by less than so many units of rounding are equal."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +63,11 @@ class Best:
             w=x if whole else _where(better, state.w, self.w),
         )
 
+    def replaced(self, where: Tensor, state: State) -> Best:
+        """With the items of ``state`` where wanted."""
+        new = Best.of(state)
+        return Best(*(_where(where, getattr(new, f.name), getattr(self, f.name)) for f in fields(self)))
+
 
 @dataclass(frozen=True)
 class Marks:
@@ -60,6 +76,9 @@ class Marks:
     score: Tensor
     residual: Tensor
     step: Tensor
+    level: Tensor
+    fell: Tensor
+    """When the best score last fell by 1%, and to where."""
 
     def updated(self, best: Tensor, residual: Tensor, step: int) -> Marks:
         """Progress is a best score lower by 0.1%, or residuals lower by 5%."""
@@ -67,10 +86,13 @@ class Marks:
         better_score |= best > self.score  # a best score rises only when the first feasible iterate replaces others
         better_score |= _finite(best) & ~_finite(self.score)
         better_residual = residual < (1 - _BETTER_RESIDUAL) * self.residual
+        fell = ~(best >= self.level - _CLEARLY_BETTER * self.level.abs()) | (best > self.level)
         return Marks(
             torch.where(better_score, best, self.score),
             torch.where(better_residual, residual, self.residual),
             torch.where(better_score | better_residual, step, self.step),
+            torch.where(fell, best, self.level),
+            torch.where(fell, step, self.fell),
         )
 
 
@@ -89,6 +111,12 @@ class Rows:
     """Largest relative residual of the optimality conditions when last measured."""
     size: Tensor
     """Natural magnitude of the objective: at the start and at the zero signal."""
+    extent: Tensor
+    """``|G(z)|`` at the start."""
+    unfit: Tensor
+    """Whether the loss of the data cannot be represented in the dtype: it overflows, or underflows."""
+    proof_due: Tensor
+    """The step before which convergence is not looked at again, for a proof that failed."""
     rollbacks: Tensor
 
     @classmethod
@@ -96,17 +124,22 @@ class Rows:
         """All rows at their starts (one forward pass)."""
         state: State = solver.start(problem, z)
         zero = torch.zeros_like(state.score)
-        natural = problem.evaluate(torch.zeros_like(state.x), state.z).score.abs()
-        size = torch.maximum(state.score.abs(), torch.where(natural.isfinite(), natural, zero))
+        nothing, begun = torch.zeros_like(state.x), torch.zeros_like(zero, dtype=torch.long)
+        natural = problem.evaluate(nothing, state.z)
+        usual = natural.score.abs()
+        size = torch.maximum(state.score.abs(), torch.where(usual.isfinite(), usual, zero))
         return cls(
             index=torch.arange(len(z), device=z.device),
             state=state,
             best=replace(Best.of(state), score=torch.where(state.score.isfinite(), state.score, torch.inf)),
-            marks=Marks(state.score, torch.full_like(zero, torch.inf), torch.zeros_like(zero, dtype=torch.long)),
+            marks=Marks(state.score, torch.full_like(zero, torch.inf), begun, state.score, begun),
             gap=zero,
             stationarity=torch.full_like(zero, torch.inf),
             size=size,
-            rollbacks=torch.zeros_like(zero, dtype=torch.long),
+            extent=_batch.norm(state.x),
+            unfit=_unfit(problem, nothing, natural, state.x),
+            proof_due=begun,
+            rollbacks=begun,
         )
 
     def __len__(self) -> int:
@@ -117,7 +150,17 @@ class Rows:
         state = solver.step(problem, self.state)
         best = self.best.updated(state)
         return Rows(  # in full: dataclasses.replace takes several times as long, and this is every step
-            self.index, state, best, self.marks, self.gap, self.stationarity, self.size, self.rollbacks
+            self.index,
+            state,
+            best,
+            self.marks,
+            self.gap,
+            self.stationarity,
+            self.size,
+            self.extent,
+            self.unfit,
+            self.proof_due,
+            self.rollbacks,
         )
 
     def measured(self, problem: Problem, solver: Solver, step: int) -> Rows:
@@ -145,9 +188,43 @@ class Rows:
             rollbacks=self.rollbacks + broken.to(self.rollbacks.dtype),
         )
 
-    def converged(self, tolerance: float) -> Tensor:
-        """Gap and stationarity both within the tolerance."""
+    def within(self, tolerance: float) -> Tensor:
+        """Gap and stationarity, as last measured, both within the tolerance."""
         return (self.gap <= tolerance) & (self.stationarity <= tolerance)
+
+    def proved(
+        self, problem: Problem, solver: Solver, asked: Tensor, tolerance: float, step: int
+    ) -> tuple[Rows, Tensor]:
+        """The optimality conditions at what would be returned, for the rows in ``asked``; and where they hold.
+
+        Where the last iterate is as good as the best one up to rounding, it is the one to return: scores tell points apart
+        only to the square root of what gradients do.
+        """
+        index = asked.nonzero()[:, 0]
+        part, problem = _tree.take(self, index), problem.rows(index)
+        same = part.state.score <= part.best.score + _SAME * torch.finfo(part.size.dtype).eps * part.best.score.abs()
+        same &= _finite(part.state.objective) | ~_finite(part.best.objective)
+        best = part.best.replaced(same, part.state)
+        multiplier = solver.multiplier(problem, part.state)
+        if multiplier is None and needs_splitting(problem):
+            tolerance = min(tolerance, _SUBGRADIENT)
+        found = optimality(problem, best.z, part.extent, multiplier)
+        gap = torch.maximum(found.gap, part.gap)
+        holds = (gap <= tolerance) & (found.stationarity <= tolerance) & _finite(best.objective) & ~part.unfit
+        wait = torch.where(holds, part.proof_due, step + 1 + int(_AGAIN * step))
+        judged = replace(
+            self,  # but for the state, whose graph serves the next step
+            best=_tree.put(self.best, index, best),
+            gap=self.gap.index_copy(0, index, gap),
+            stationarity=self.stationarity.index_copy(0, index, found.stationarity),
+            proof_due=self.proof_due.index_copy(0, index, wait),
+        )
+        return judged, torch.zeros_like(asked).index_copy(0, index, holds)
+
+    def settled(self) -> Tensor:
+        """Near enough to a minimum for an item that no longer improves."""
+        near = (self.gap <= _CLOSED) & (self.stationarity <= _NEAR)
+        return near & _finite(self.best.objective) & ~self.unfit
 
     def stalled(self, step: int, patience: int) -> Tensor:
         """No progress for ``patience`` steps."""
@@ -168,6 +245,9 @@ class Outcome:
     status: Tensor
     steps: Tensor
     rollbacks: Tensor
+    fell: Tensor
+    """The step at which the best score last fell by 1%."""
+    unfit: Tensor
 
     @classmethod
     def of(cls, rows: Rows, status: Tensor, step: int) -> Outcome:
@@ -185,6 +265,8 @@ class Outcome:
             status,
             steps,
             rows.rollbacks,
+            rows.marks.fell,
+            rows.unfit,
         )
 
     @classmethod
@@ -213,6 +295,15 @@ def _order(score: Tensor, objective: Tensor, restarts: int) -> Tensor:
     by_score = torch.where(score.isnan(), torch.inf, score).reshape(-1, restarts).argsort(dim=1, stable=True)
     infeasible = (~objective.isfinite()).reshape(-1, restarts).gather(1, by_score)
     return by_score.gather(1, infeasible.int().argsort(dim=1, stable=True))
+
+
+def _unfit(problem: Problem, nothing: Tensor, natural: Point, x: Tensor) -> Tensor:
+    """Where the loss overflows both at zero and at the start, or is lost in underflow although it has a gradient."""
+    slope = _batch.norm(problem.loss.gradient(nothing, natural.residual))
+    first, limits = problem.loss(x), torch.finfo(x.dtype)
+    over = ~_finite(natural.loss) & ~_finite(first) & _finite(_batch.norm(x))
+    under = (torch.maximum(natural.loss.abs(), first.abs()) < limits.tiny / limits.eps) & (slope > 0)
+    return over | under
 
 
 def _ahead(state: State, best: Best) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from inspect import isabstract
@@ -10,9 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from genprior import _validate
+from genprior import _random, _validate
 from genprior.checkpoint import Checkpoint
 from genprior.chunk import Around, Callback, Chunk, Options
+from genprior.generators.jacobian import prepare_forward_mode, prepare_gradients
 from genprior.history import History
 from genprior.problem import Problem
 from genprior.progress import ProgressBar
@@ -20,11 +22,15 @@ from genprior.result import Result
 from genprior.rows import Outcome
 from genprior.solvers.auto import Auto
 from genprior.solvers.base import Solver
+from genprior.solvers.optimality import active_bounds, penalty_share
 from genprior.status import Status
 from genprior.stopping import MaxSteps, StopRule
 from genprior.storage import Finished, Keeper
 from genprior.terms import Zero
 
+_FINEST = 1e-6
+_RECENT = 10
+"""An item was still improving if its objective fell by 1% in the last tenth of its steps."""
 _RECORDS = 1_000_000
 _RECORDS_PER_ITEM = 2_000
 
@@ -38,8 +44,8 @@ def solve(
     restarts: int = 1,
     seed: int = 0,
     batch_size: int | None = None,
-    tolerance: float = 1e-6,
-    patience: int = 500,
+    tolerance: float | None = None,
+    patience: int | None = None,
     cull_after: int = 25,
     check_every: int = 10,
     callbacks: Sequence[Callback] = (),
@@ -67,19 +73,22 @@ def solve(
         steps after which the worse half of the restarts is given up; after twice as many half of the rest, and so on
         until one is left.
     seed
-        seed of the starts; the same seed gives the same starts on every device and for every ``batch_size``.
+        seed of the starts; the same seed gives the same starts on every device and for every ``batch_size``. They are
+        independent of what ``sample_latent`` draws, whatever the seeds.
     batch_size
         most items in memory at once; all by default.
     tolerance
-        relative gap and stationarity at which an item counts as converged; a signal G(z) that is as near to the set of an
-        indicator R counts as feasible (``result.w`` of the ADMMs lies in it).
+        relative gap and stationarity at which an item counts as converged; by default what its dtype can reach: 3.5e-4 in
+        float32, 1e-6 in float64. The conditions are checked afresh at the answer itself, by two passes forward and two back.
     patience
-        steps without progress after which an item counts as stalled.
+        steps without progress (0.1% of the objective, 5% of the residuals) after which the search for an item ends:
+        SETTLED, or STALLED where it is not at a minimum. By default 100 for methods that learn curvature, 200 for others.
     check_every
         steps between two looks at convergence and divergence; gap and stationarity are measured then, and are NaN in
         the history in between.
     callbacks
-        functions of a :class:`genprior.View`, called after every step with the clock stopped. One that returns
+        functions of a :class:`genprior.View`, called at the start and after every step, the last one too, with the clock
+        stopped. One that returns
         True ends the run with status INTERRUPTED.
     checkpoint
         a file in which the run is stored about once a minute, or a :class:`Checkpoint`; the same call with an
@@ -114,14 +123,17 @@ def solve(
         raise TypeError(f"stop must be a stop rule such as gp.MaxSteps(500) | gp.Seconds(10), got {stop!r}")
     options = Options(
         stop=stop,
-        tolerance=_validate.number("tolerance", tolerance, least=0),
-        patience=_validate.whole("patience", patience),
+        tolerance=_tolerance(problem, tolerance),
+        patience=_validate.whole("patience", solver.patience if patience is None else patience),
         restarts=_restarts(problem, z0, restarts),
         cull_after=_validate.whole("cull_after", cull_after),
         check_every=_validate.whole("check_every", check_every),
         callbacks=tuple(callbacks),
     )
-    counted = problem.prepared(options.tolerance)
+    prepare_gradients()
+    if solver.takes_jacobians(problem):
+        prepare_forward_mode()
+    counted = problem.prepared()
     with torch.inference_mode(False), torch.no_grad():
         starts = _starts(problem, z0, options.restarts, seed)
         items = len(starts) // options.restarts
@@ -132,8 +144,16 @@ def solve(
             with ProgressBar(progress, items) as bar:
                 return _Run(counted, solver, options, starts, batch_size, keeper, bar).result()
         finally:
+            counted.generator.budget = None  # it knows the generator: nothing should wait for the garbage collector
             problem.generator.forwards += counted.generator.forwards
             problem.generator.backwards += counted.generator.backwards
+
+
+def _tolerance(problem: Problem, tolerance: float | None) -> float:
+    """As given, or what the dtype allows for."""
+    if tolerance is None:
+        return max(_FINEST, math.sqrt(torch.finfo(problem.generator.dtype).eps))
+    return _validate.number("tolerance", tolerance, least=0)
 
 
 def _hint(solver: object) -> str:
@@ -175,7 +195,7 @@ def _starts(problem: Problem, z0: Tensor | None, restarts: int, seed: int) -> Te
     items = problem.batch or (1 if z0 is None else len(z0))
     if z0 is not None and len(z0) != items:
         raise ValueError(f"z0 has {len(z0)} items, but the problem has {items}: give one start per item")
-    random = _validate.seed(seed)
+    random = _random.stream("starts", seed)
     if z0 is not None and given:
         starts = z0.detach().clone(memory_format=torch.contiguous_format).flatten(0, 1)
     else:
@@ -252,7 +272,6 @@ class _Run:
 
     def _assemble(self) -> Result:
         parts = [part.outcome for part in self.done]
-        bare = isinstance(self.problem.on_signal, Zero) and isinstance(self.problem.on_latent, Zero)
         whole = Outcome(*(torch.cat([getattr(p, f.name) for p in parts]) for f in fields(Outcome)))
         return Result(
             signal=whole.x,
@@ -270,5 +289,13 @@ class _Run:
             seconds=sum(part.seconds for part in self.done),
             history=History(tuple(part.panel for part in self.done)),
             plan=self.solver.plan(self.problem),
-            residual=self.problem.loss.relative_residual(whole.objective) if bare else None,
+            reach=self.problem.generator.law.reach(whole.z),
+            improving=whole.steps - whole.fell <= torch.clamp(whole.steps // _RECENT, min=2 * self.options.check_every),
+            bound=active_bounds(self.problem, whole.x, whole.z),
+            penalty=penalty_share(self.problem, whole.objective, whole.z),
+            unfit=whole.unfit,
+            tolerance=self.options.tolerance,
+            restarts=self.options.restarts,
+            fading_dual=self.solver.dual_fades,
+            residual=self.problem.loss.relative_residual(self.problem.loss(whole.x)),
         )

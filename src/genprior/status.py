@@ -1,4 +1,4 @@
-"""How an item ended, and what a person can do about it."""
+"""How the search for an item ended."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Status(IntEnum):
-    """The end of one item's run. ``status.advice`` says what to do next."""
+    """The end of one item's run. ``status.advice`` says what it means; :attr:`genprior.Result.advice` what to do about it."""
 
     RUNNING = 0
     CONVERGED = 1
@@ -18,28 +18,35 @@ class Status(IntEnum):
     DIVERGED = 7
     INTERRUPTED = 8
     CULLED = 9
+    SETTLED = 10
 
     def __str__(self) -> str:
         return self.name
 
     @property
     def advice(self) -> str:
-        """What happened, and what to try."""
+        """What happened."""
         return _ADVICE[self]
+
+    @property
+    def good(self) -> bool:
+        """Whether the search found what it was looking for: a minimum, or the objective asked for."""
+        return self in {Status.CONVERGED, Status.SETTLED, Status.TARGET}
 
 
 _ADVICE = {
     Status.RUNNING: "still running.",
-    Status.CONVERGED: "converged: gap and stationarity are below the tolerance. A poor fit here is a poor local "
-    "minimum or a signal outside the range of the generator: try restarts=8.",
+    Status.CONVERGED: "converged: a minimum, by the optimality conditions at the answer.",
+    Status.SETTLED: "settled: the objective has stopped falling, and the optimality conditions hold to a percent. That is as "
+    "near as rounding, or a kink of the generator, lets one come.",
     Status.TARGET: "the objective asked for was reached.",
-    Status.STALLED: "stalled: no progress for `patience` steps. Try restarts=8, gp.Auto(), another rho, or a larger "
-    "patience; for a tighter end, float64.",
-    Status.MAX_STEPS: "stopped by MaxSteps before convergence: allow more steps, or start again from result.z with z0=.",
-    Status.OUT_OF_TIME: "stopped by Seconds before convergence: allow more time, or start again from result.z with z0=.",
-    Status.OUT_OF_PASSES: "stopped by MaxPasses before convergence: allow more, or start again from result.z with z0=.",
-    Status.DIVERGED: "diverged: still non-finite or exploding after the steps were shortened again and again. Give "
-    "smaller steps or a smaller rho, check the scale of the data, or check the generator with gp.checks.",
+    Status.STALLED: "stalled: the objective has stopped falling, but not at a minimum. Try another solver (gp.Auto() is the "
+    "default), another start, or a larger patience.",
+    Status.MAX_STEPS: "stopped by the limit of steps before convergence.",
+    Status.OUT_OF_TIME: "stopped by the limit of time before convergence.",
+    Status.OUT_OF_PASSES: "stopped by the limit of passes before convergence.",
+    Status.DIVERGED: "diverged: still non-finite or exploding after the steps were shortened again and again. Try "
+    "smaller steps, or a smaller rho.",
     Status.INTERRUPTED: "interrupted: this is the best so far. With checkpoint=, the same call goes on from here.",
     Status.CULLED: "a restart that was given up in favour of better ones.",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -32,6 +33,9 @@ class View:
     """Number of the chunk's first item."""
     state: State
     best_objective: Tensor
+    best_signal: Tensor
+    """``G(z)`` at the best iterate so far, by objective."""
+    best_latent: Tensor
 
     @property
     def items(self) -> Tensor:
@@ -50,6 +54,10 @@ class StopRule(ABC):
     @abstractmethod
     def verdict(self, view: View) -> Verdict:
         """0 to go on, else a :class:`Status` code."""
+
+    def limits(self) -> tuple[float, float]:
+        """The seconds and the passes after which the rule ends every item; infinite where it does not count them."""
+        return math.inf, math.inf
 
     def share(self, used: float, parts: int) -> StopRule:
         """The rule for the next of ``parts`` equal parts of the work, when ``used`` seconds are gone."""
@@ -80,7 +88,10 @@ class MaxSteps(StopRule):
 class Seconds(StopRule):
     """Stop when ``seconds`` of computing are gone; recording and callbacks do not count.
 
-    Where ``batch_size`` splits the work, each part gets an equal share of what is left.
+    What a method computes before its first step counts, and is scaled to the limit. No pass through G begins when the
+    time is over, so the limit is overrun by one pass at most. (The first run of a process takes a second or two more, in which
+    torch loads what it needs for derivatives.) Where ``batch_size`` splits the work, each part gets an equal share of what
+    is left.
     """
 
     seconds: float
@@ -91,6 +102,10 @@ class Seconds(StopRule):
     def verdict(self, view: View) -> Verdict:
         """OUT_OF_TIME when it is over."""
         return Status.OUT_OF_TIME if view.seconds >= self.seconds else 0
+
+    def limits(self) -> tuple[float, float]:
+        """The seconds."""
+        return self.seconds, math.inf
 
     def share(self, used: float, parts: int) -> StopRule:
         """An equal share of the time that is left."""
@@ -109,6 +124,10 @@ class MaxPasses(StopRule):
     def verdict(self, view: View) -> Verdict:
         """OUT_OF_PASSES when they are used up."""
         return Status.OUT_OF_PASSES if view.forwards + view.backwards >= self.passes else 0
+
+    def limits(self) -> tuple[float, float]:
+        """The passes."""
+        return math.inf, self.passes
 
 
 @dataclass(frozen=True)
@@ -142,6 +161,11 @@ class Any(StopRule):
             return a or b
         return torch.where(a != 0, a, b)
 
+    def limits(self) -> tuple[float, float]:
+        """Whichever comes first."""
+        (s, p), (t, q) = self.first.limits(), self.second.limits()
+        return min(s, t), min(p, q)
+
     def share(self, used: float, parts: int) -> StopRule:
         """Both rules' shares."""
         return Any(self.first.share(used, parts), self.second.share(used, parts))
@@ -160,6 +184,11 @@ class All(StopRule):
         if isinstance(a, int):
             return b if a else 0
         return torch.where(a != 0, b, 0)
+
+    def limits(self) -> tuple[float, float]:
+        """Only where both rules count the same thing: else the other one may hold the item."""
+        (s, p), (t, q) = self.first.limits(), self.second.limits()
+        return max(s, t), max(p, q)
 
     def share(self, used: float, parts: int) -> StopRule:
         """Both rules' shares."""

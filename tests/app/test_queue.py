@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from genprior.app.queue import FORGET, Queue, QueueFull
+from genprior.app.queue import FORGET, Owner, Queue, QueueFull
 from genprior.app.snapshot import Phase, Snapshot
 
 
@@ -34,6 +34,10 @@ class FakeRace:
         until(lambda: queue.running < running or queue.place(self) == 0)
 
 
+def at(browser, address="here"):
+    return Owner(address, browser)
+
+
 def until(condition, seconds=10):
     end = time.monotonic() + seconds
     while not condition():
@@ -55,7 +59,7 @@ def test_no_more_than_jobs_at_once_and_first_come_first_served(log):
     queue = Queue(jobs=2)
     races = [FakeRace(number, log) for number in range(4)]
     for number, race in enumerate(races):
-        queue.submit(race, f"person {number}")
+        queue.submit(race, at(f"person {number}"))
     until(lambda: len(log) == 2)
     assert sorted(log) == [0, 1] and queue.running == 2
     assert [queue.place(race) for race in races] == [0, 0, 1, 2]
@@ -68,12 +72,12 @@ def test_no_more_than_jobs_at_once_and_first_come_first_served(log):
 def test_one_who_has_none_running_goes_first(log):
     queue = Queue(jobs=2)
     first, other = FakeRace("a1", log), FakeRace("b1", log)
-    queue.submit(first, "a")
+    queue.submit(first, at("a"))
     started(log, "a1")
-    queue.submit(other, "b")
+    queue.submit(other, at("b"))
     until(lambda: len(log) == 2)
     for name, owner in (("a2", "a"), ("c1", "c")):
-        queue.submit(FakeRace(name, log), owner)
+        queue.submit(FakeRace(name, log), at(owner))
     other.finish(queue)
     started(log, "a1", "b1", "c1")
     queue.close()
@@ -83,19 +87,19 @@ def test_one_who_has_used_less_goes_first_and_use_is_forgotten(log):
     now = [0.0]
     queue = Queue(jobs=1, clock=lambda: now[0])
     heavy = FakeRace("heavy", log, seconds=20)
-    queue.submit(heavy, "a")
+    queue.submit(heavy, at("a"))
     started(log, "heavy")
     heavy.finish(queue)
     until(lambda: queue.running == 0)
     gate = FakeRace("gate", log, seconds=3)
-    queue.submit(gate, "b")
-    queue.submit(FakeRace("a2", log), "a")
-    queue.submit(FakeRace("b2", log), "b")
+    queue.submit(gate, at("b"))
+    queue.submit(FakeRace("a2", log), at("a"))
+    queue.submit(FakeRace("b2", log), at("b"))
     gate.finish(queue)
     started(log, "heavy", "gate", "b2")  # b has used 3, a 20
     now[0] = 100 * FORGET
     third = FakeRace("c1", log, seconds=5)
-    queue.submit(third, "c")
+    queue.submit(third, at("c"))
     assert queue.place(third) == 2  # all is forgotten: a came first
     queue.close()
 
@@ -104,7 +108,7 @@ def test_a_race_that_is_stopped_leaves_the_queue(log):
     queue = Queue(jobs=1)
     races = [FakeRace(number, log) for number in range(3)]
     for number, race in enumerate(races):
-        queue.submit(race, f"{number}")
+        queue.submit(race, at(f"{number}"))
     started(log, 0)
     queue.stop(races[1])
     assert [queue.place(race) for race in races] == [0, 0, 1]
@@ -118,11 +122,11 @@ def test_the_queue_has_an_end(log):
     queue = Queue(jobs=1, longest=2)
     races = [FakeRace(number, log) for number in range(3)]
     for race in races:
-        queue.submit(race, "a")
+        queue.submit(race, at("a"))
     with pytest.raises(QueueFull, match="2 races are waiting already"):
-        queue.submit(FakeRace(3, log), "b")
+        queue.submit(FakeRace(3, log), at("b"))
     queue.stop(races[2])
-    queue.submit(FakeRace(4, log), "b")
+    queue.submit(FakeRace(4, log), at("b"))
     queue.close()
     until(lambda: queue.running == 0)
     assert log == [0]
@@ -132,14 +136,14 @@ def test_one_person_cannot_fill_the_queue(log):
     queue = Queue(jobs=1, each=2)
     races = [FakeRace(number, log) for number in range(3)]
     for race in races:
-        queue.submit(race, "a")
+        queue.submit(race, at("a"))
     started(log, 0)
     with pytest.raises(QueueFull, match="2 of your races are waiting already: let one of them run, or stop it"):
-        queue.submit(FakeRace(3, log), "a")
+        queue.submit(FakeRace(3, log), at("a"))
     other = FakeRace("b", log)
-    queue.submit(other, "b")
+    queue.submit(other, at("b"))
     queue.stop(races[1])
-    queue.submit(FakeRace(4, log), "a")
+    queue.submit(FakeRace(4, log), at("a"))
     assert queue.place(other) == 1, "who has none running comes first"
     queue.close()
     assert Queue().each < Queue().longest
@@ -150,8 +154,8 @@ def test_a_race_that_breaks_does_not_keep_its_place(log, monkeypatch):
     queue = Queue(jobs=1)
     broken, after = FakeRace("broken", log), FakeRace("after", log)
     broken.run = lambda: 1 / 0
-    queue.submit(broken, "a")
-    queue.submit(after, "a")
+    queue.submit(broken, at("a"))
+    queue.submit(after, at("a"))
     started(log, "after")
     queue.close()
 
@@ -159,11 +163,37 @@ def test_a_race_that_breaks_does_not_keep_its_place(log, monkeypatch):
 def test_close_waits_for_what_runs(log):
     queue = Queue(jobs=2)
     slow, stubborn = FakeRace("slow", log), FakeRace("stubborn", log)
-    queue.submit(slow, "a")
+    queue.submit(slow, at("a"))
     queue.close(wait=10)
     assert slow.ended.is_set() and queue.running == 0
     stubborn.stop = lambda: None
-    queue.submit(stubborn, "a")
+    queue.submit(stubborn, at("a"))
     queue.close(wait=0.05)
     assert queue.running == 1
     stubborn.gate.set()
+
+
+def test_one_address_cannot_fill_the_queue_with_browsers_that_forget_themselves(log):
+    queue = Queue(jobs=1, longest=8, each=3)
+    for number in range(5):
+        queue.submit(FakeRace(number, log), at(f"new {number}"))
+    started(log, 0)
+    with pytest.raises(QueueFull, match="4 races from your network address are waiting already"):
+        queue.submit(FakeRace(5, log), at("new 5"))
+    other = FakeRace("other", log)
+    queue.submit(other, at("b", "there"))
+    assert queue.place(other) == 1, "who is elsewhere does not wait for all of them"
+    queue.close()
+
+
+def test_use_is_counted_by_address_too(log):
+    queue = Queue(jobs=1, clock=lambda: 0.0)
+    heavy = FakeRace("heavy", log, seconds=20)
+    queue.submit(heavy, at("first"))
+    started(log, "heavy")
+    queue.submit(FakeRace("same address", log), at("second"))
+    other = FakeRace("other", log)
+    queue.submit(other, at("third", "there"))
+    heavy.finish(queue)
+    started(log, "heavy", "other")
+    queue.close()

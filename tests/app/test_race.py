@@ -16,7 +16,7 @@ from PIL import Image
 from genprior.app import bundle, stock
 from genprior.app.damage import Measurements, Signs, Smaller
 from genprior.app.pictures import data_url
-from genprior.app.queue import Queue
+from genprior.app.queue import Owner, Queue
 from genprior.app.race import POINTS, Race, Watcher
 from genprior.app.recipe import Recipe
 from genprior.app.snapshot import Phase
@@ -227,8 +227,8 @@ def test_two_races_at_once_do_not_mix():
 def test_the_second_of_two_races_may_end_first():
     queue = Queue(jobs=2)
     long, short = Race(recipe("Adam", seconds=60)), Race(recipe("Adam", seconds=0.1))
-    queue.submit(long, "a")
-    queue.submit(short, "b")
+    queue.submit(long, Owner("here", "a"))
+    queue.submit(short, Owner("here", "b"))
     until(lambda: short.snapshot.phase.over)
     until(lambda: queue.running == 1)
     assert long.snapshot.phase is Phase.RUNNING

@@ -151,7 +151,7 @@ def test_another_generator_takes_the_picture_away():
     choices.take_generator("celeba")
     assert choices.picture is None and choices.known is None
     assert choices.kind == "measurements" and choices.amount == 1536
-    with pytest.raises(ValueError, match="no picture yet"):
+    with pytest.raises(ValueError, match="no image yet"):
         choices.recipe(10)
     choices.take_sample(0)
     choices.take_generator("celeba")  # the same again changes nothing

@@ -13,7 +13,9 @@ import urllib.request
 import pytest
 
 from genprior import cli
-from genprior.app.server import UploadLimit, bound_socket
+from genprior.app import server
+from genprior.app.security.body import UploadLimit
+from genprior.app.server import bound_socket
 
 
 def told(words, capfd):
@@ -46,6 +48,8 @@ def test_a_host_that_is_not_there(capfd):
         (["--time-limit", "0"], "genprior: --time-limit must be a finite number of at least 1, got 0.0"),
         (["--time-limit", "nan"], "time-limit must be a finite number"),
         (["--upload-limit", "-1"], "upload-limit must be a finite number above 0, got -1.0"),
+        (["--allow-host", "https://a.org"], "--allow-host must be a host name such as demo.example.org"),
+        (["--allow-host", "a.org:80"], "without http:// and without a port, got 'a.org:80'"),
     ],
 )
 def test_wrong_options(words, complaint, capfd):
@@ -60,11 +64,24 @@ def test_without_the_extra(capfd, monkeypatch):
     assert code == 1 and "nicegui, which is not installed: pip install 'genprior[app]'" in line
 
 
+@pytest.mark.parametrize("host, warned", [("0.0.0.0", True), ("127.0.0.1", False), ("localhost", False)])
+def test_a_warning_where_others_can_reach_it(host, warned, capfd, monkeypatch):
+    with bound_socket("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    houses = []
+    monkeypatch.setattr(server, "serve", lambda bound, house, announce: (bound.close(), houses.append(house)))
+    assert cli.main(["serve", "--host", host, "--port", str(port), "--allow-host", "a.org", "b.org"]) == 0
+    assert ("it has no login and no encryption" in capfd.readouterr().err) == warned
+    hosts = houses[0].hosts
+    assert hosts.public == warned and hosts.know("b.org") and hosts.know("localhost") and not hosts.know("evil.example")
+
+
 BUSY = """
 import sys
 
 from genprior.app import server, stock
 from genprior.app.damage import Smaller
+from genprior.app.queue import Owner
 from genprior.app.race import Race
 from genprior.app.recipe import Recipe
 from genprior.cli import main
@@ -74,7 +91,8 @@ make = server.make_server
 
 def make_busy(house, announce):
     def begin():
-        house.queue.submit(Race(Recipe("mnist", stock.sample_pictures("mnist")[:1], Smaller(), ("Adam",), 600.0)), "a")
+        recipe = Recipe("mnist", stock.sample_pictures("mnist")[:1], Smaller(), ("Adam",), 600.0)
+        house.queue.submit(Race(recipe), Owner("", "a"))
         announce()
 
     return make(house, begin)
@@ -90,7 +108,7 @@ def test_the_command_serves_until_interrupted():
     with bound_socket("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-c", BUSY]
-    server = subprocess.Popen(
+    process = subprocess.Popen(
         [*command, "serve", "--port", str(port), "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -98,17 +116,17 @@ def test_the_command_serves_until_interrupted():
         env=os.environ | {"PYTHONWARNINGS": "default"},
     )
     try:
-        line = "".join(iter(server.stdout.readline, "}\n")) + "}"
+        line = "".join(iter(process.stdout.readline, "}\n")) + "}"
         assert json.loads(line) == {"address": f"http://localhost:{port}", "jobs": 2}
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=30) as answer:
             page = answer.read().decode()
         assert answer.status == 200 and "<title>genprior</title>" in page
-        server.send_signal(signal.SIGINT)
-        rest, complaints = server.communicate(timeout=30)
+        process.send_signal(signal.SIGINT)
+        rest, complaints = process.communicate(timeout=30)
     finally:
-        server.kill()
-        server.wait()
-    assert server.returncode == 0 and rest == "" and complaints == "stopped\n"
+        process.kill()
+        process.wait()
+    assert process.returncode == 0 and rest == "" and complaints == "stopped\n"
 
 
 # -- uploads ---------------------------------------------------------------------------------------------------------
@@ -152,6 +170,19 @@ def test_what_is_announced_as_too_large_is_refused_unread():
 
 def test_what_turns_out_too_large_is_cut_off():
     assert through(10, [b"123456", b"123456", b"1"])[0] == ["http.request", "http.disconnect"]
+
+
+def test_a_body_that_does_not_come_is_not_waited_for():
+    async def never():
+        await asyncio.sleep(60)
+
+    received = []
+
+    async def inner(scope, receive, send):
+        received.append(await receive())
+
+    asyncio.run(UploadLimit(inner, 10, seconds=0.05)({"type": "http", "headers": []}, never, None))
+    assert received == [{"type": "http.disconnect"}]
 
 
 def test_other_traffic_is_left_alone():

@@ -55,6 +55,19 @@ class Broken(Masked):
         raise TypeError("unsupported operand")
 
 
+class Strict(Masked):
+    """Takes no other dtype than that of its mask."""
+
+    def A(self, x):
+        if x.dtype != self.mask.dtype:
+            raise TypeError(f"expected {self.mask.dtype}, got {x.dtype}")
+        return super().A(x)
+
+    def prox_l2(self, z, y, gamma):
+        self.A(z)
+        return super().prox_l2(z, y, gamma)
+
+
 class WrongAdjoint(Masked):
     def A_adjoint(self, y):
         return y

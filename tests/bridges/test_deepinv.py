@@ -48,6 +48,23 @@ def test_a_prox_that_is_not_exact_is_not_used(kind):
     assert from_deepinv(fake.Sloppy(mask), resolvent="prox_l2", verify=False).resolvent_method.startswith("prox_l2")
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_a_physics_that_is_strict_about_its_dtype(dtype):
+    """It is looked at in its own, and its closed form is found."""
+    operator = from_deepinv(fake.Strict(fake.masks(dtype=dtype)))
+    assert operator.dtype == dtype and operator.resolvent_method == "prox_l2 of deepinv's Strict"
+    x = SIGNALS.to(dtype)
+    torch.testing.assert_close(operator(x), fake.masks(dtype=dtype) * x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_a_closed_form_prox_is_used_for_large_images_too(dtype):
+    """What counts is the error beside the signal, which grows with the size of the image."""
+    mask = (torch.rand(1, 3, 128, 128, generator=torch.Generator().manual_seed(0)) < 0.5).to(dtype)
+    operator = from_deepinv(fake.Masked(mask), (3, 128, 128))
+    assert operator.resolvent_method == "prox_l2 of deepinv's Masked"
+
+
 def test_rows_dtype_and_independence_of_the_callers_object():
     mask = fake.masks(3)
     theirs = fake.Masked(mask.clone())

@@ -52,12 +52,44 @@ class WrongSlope(torch.autograd.Function):
 
 class SlightlyWrongSlope(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x):
+    def forward(ctx, x, factor=1.05):
+        ctx.factor = factor
         return x.clone()
 
     @staticmethod
     def backward(ctx, g):
-        return 1.05 * g
+        return ctx.factor * g, None
+
+
+class LosesOne(torch.autograd.Function):
+    """The gradient of one latent number is lost."""
+
+    @staticmethod
+    def forward(ctx, z):
+        return z.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        g = g.clone()
+        g[:, 0] = 0
+        return g
+
+
+def quantised(levels):
+    """Rounded, with the gradient of what was there before (straight through)."""
+
+    def fault(inside, z):
+        x = torch.sigmoid(inside(z))
+        return x + ((x * levels).round() / levels - x).detach()
+
+    return fault
+
+
+def changed_in_place(inside, z):
+    x = torch.tanh(inside(z))
+    y = x * x
+    x.data.mul_(0.9)  # autograd does not notice
+    return y
 
 
 def random_module(inside, z):
@@ -84,6 +116,12 @@ BAD = {
     "detaches z": (lambda g, z: g(z.detach()), "runs forward and backward", "detaches or ignores z"),
     "wrong sign in backward": (lambda g, z: WrongSlope.apply(g(z)), "gradient equals differences", "custom backward"),
     "backward 5% long": (lambda g, z: SlightlyWrongSlope.apply(g(z)), "gradient equals differences", "custom backward"),
+    "backward 1% long": (lambda g, z: SlightlyWrongSlope.apply(g(z), 1.01), "gradient equals differences", "0 of 12"),
+    "half detached": (lambda g, z: g(z) + g(z.detach()) / 2, "gradient equals differences", "a detach"),
+    "one latent lost": (lambda g, z: g(LosesOne.apply(z)), "gradient equals differences", "custom backward"),
+    "8 bits, straight through": (quantised(255), "gradient equals differences", "a step with a gradient of its own"),
+    "20 steps, straight through": (quantised(20), "gradient equals differences", "a step with a gradient of its own"),
+    "changed in place": (changed_in_place, "gradient equals differences", "custom backward"),
     "wrong shape": (lambda g, z: g(z)[:, :7], "runs forward and backward", "correct signal_shape"),
     "two tensors": (lambda g, z: (g(z), z), "runs forward and backward", "expected one tensor"),
     "no such method": (lambda g, z: g(z).no_such_method(), "runs forward and backward", "no_such_method"),
@@ -160,3 +198,52 @@ def test_a_staircase_has_no_gradient_to_follow():
     report = check_generator(gp.Generator(Steps(), 3, 8))
     assert [finding.law for finding in report.failures] == ["gradient equals differences"]
     assert "the gradient is zero" in str(report)
+
+
+def relu_images(seed):
+    """Many kinks: in float32 differences that are wide enough for rounding lie across them."""
+    torch.manual_seed(seed)
+    layers = [nn.Unflatten(1, (16, 1, 1)), nn.ConvTranspose2d(16, 64, 4), nn.ReLU()]
+    for width in (64, 32):
+        layers += [nn.ConvTranspose2d(width, width // 2, 4, 2, 1), nn.ReLU()]
+    return nn.Sequential(*layers, nn.ConvTranspose2d(16, 1, 4, 2, 1), nn.Sigmoid())
+
+
+@pytest.mark.parametrize("seed", [4, 19, 23, 25])
+def test_kinks_are_no_fault(seed):
+    report = check_generator(gp.Generator(relu_images(seed), 16, (1, 32, 32)))
+    assert report.ok, str(report)
+    assert "float64" in str(report)
+
+
+class Single(nn.Module):
+    """Works in float32 whatever it is cast to."""
+
+    def __init__(self, fault=None):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.fault = nn.Linear(3, 8), fault
+
+    def double(self):
+        return self
+
+    def forward(self, z):
+        if z.dtype != torch.float32:
+            raise TypeError("float32, please")
+        x = self.layer(z).tanh()
+        return x if self.fault is None else self.fault(x)
+
+
+def test_a_module_that_cannot_be_cast_is_judged_as_it_is():
+    report = check_generator(gp.Generator(Single(), 3, 8))
+    assert report.ok, str(report)
+    assert "torch.float32 only, for it cannot be cast to float64: " in str(report)
+    report = check_generator(gp.Generator(Single(SlightlyWrongSlope.apply), 3, 8))
+    assert [finding.law for finding in report.failures] == ["gradient equals differences"]
+
+
+def test_the_module_stays_in_its_dtype():
+    module = nn.Sequential(nn.Linear(3, 8), nn.ReLU())
+    before = [p.clone() for p in module.parameters()]
+    check_generator(gp.Generator(module, 3, 8))
+    assert all(torch.equal(p, b) and p.dtype == torch.float32 for p, b in zip(module.parameters(), before, strict=True))

@@ -88,6 +88,21 @@ def test_modules_without_forward_mode_are_transposed_twice():
     torch.testing.assert_close(G.jacobian(z), oracle(G, z), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("history", [False, True], ids=["leaf", "with a history"])
+def test_transposing_twice_leaves_the_latents_alone(history):
+    G = gp.Generator(Odd(), 5, 7)
+    leaf = G.sample_latent(3, seed=1).requires_grad_(history)
+    z = 2 * leaf if history else leaf
+    plain = z.detach()
+    for found, expected in (
+        (G.jacobian(z), oracle(G, plain)),
+        (G.push(z, torch.ones(1, 3, 5, dtype=z.dtype))[0], oracle(G, plain).sum(2)),
+    ):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+        assert not found.requires_grad
+        assert z.requires_grad is history and leaf.grad is None and (z.grad_fn is not None) is history
+
+
 def test_no_pass_besides_those_that_are_counted():
     G = network()
     calls = []

@@ -6,7 +6,7 @@ from torch import nn
 
 import genprior as gp
 from genprior import _product
-from genprior.generators.jacobian import _prepare_forward_mode
+from genprior.generators.jacobian import prepare_forward_mode
 from genprior.generators.packed import PackedLinear, packed_copy
 
 packs = pytest.mark.skipif(not _product.can_pack(), reason="this build of torch has no packed product")
@@ -172,7 +172,7 @@ def test_hooks_on_the_module_see_every_pass_of_a_run():
 def test_jacobians_second_derivatives_and_more_axes():
     module = network().requires_grad_(False)
     packed, z = packed_copy(module), latents()
-    _prepare_forward_mode()
+    prepare_forward_mode()
     tangent = torch.ones_like(z)
     alike(torch.func.jvp(packed, (z,), (tangent,))[1], torch.func.jvp(module, (z,), (tangent,))[1])
     batched = torch.stack([z, 2 * z])

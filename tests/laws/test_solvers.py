@@ -15,6 +15,11 @@ PAIRS = [(s, c) for s in SOLVERS for c in CERTIFIED if s not in SQUARES_ONLY or 
 every_solver = pytest.mark.parametrize("solver", SOLVERS)
 
 
+def marked(case: str) -> list[pytest.MarkDecorator]:
+    """`make quick` takes the first case of a table, `make test` all."""
+    return [] if case == SMOOTH[0] else [pytest.mark.slow]
+
+
 def solved(problem: gp.Problem, name: str, steps: int | None = None, **options) -> gp.Result:
     options = {"z0": starts(problem.batch or ITEMS), "tolerance": 1e-8, "patience": 10_000} | options
     return gp.solve(
@@ -23,7 +28,7 @@ def solved(problem: gp.Problem, name: str, steps: int | None = None, **options) 
 
 
 @every_solver
-@pytest.mark.parametrize("case", SMOOTH)
+@pytest.mark.parametrize("case", [pytest.param(case, marks=marked(case)) for case in SMOOTH])
 def test_reaches_the_certified_optimum(solver, case):
     certified = CERTIFIED[case]()
     result = solved(certified.problem, solver)
@@ -35,6 +40,7 @@ def test_reaches_the_certified_optimum(solver, case):
     assert (result.gap < (1e-2 if loose else 1e-6)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", [name for name in SOLVERS if name not in ADAPTIVE_MOMENTS])
 @pytest.mark.parametrize("case", SMOOTH)
 def test_says_converged_only_at_the_optimum(solver, case):
@@ -44,6 +50,7 @@ def test_says_converged_only_at_the_optimum(solver, case):
     torch.testing.assert_close(result.objective, torch.tensor(certified.optimum), rtol=1e-5, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", SPLITTING)
 @pytest.mark.parametrize("case", NONSMOOTH)
 def test_admm_solves_what_has_no_gradient(solver, case):
@@ -53,6 +60,7 @@ def test_admm_solves_what_has_no_gradient(solver, case):
     assert (result.gap < 3e-2).all(), "Adam's steps do not shrink: the gap swings, about the answer"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", [name for name in SOLVERS if name not in SPLITTING + SQUARES_ONLY])
 @pytest.mark.parametrize("case", NONSMOOTH)
 def test_baselines_descend_by_subgradients(solver, case):
@@ -64,6 +72,7 @@ def test_baselines_descend_by_subgradients(solver, case):
     assert ((result.objective - optimum) < 0.25 * (start - optimum)).all()
 
 
+@pytest.mark.slow
 def test_solvers_agree_with_each_other_on_the_minimiser():
     certified = CERTIFIED["ridge"]()
     latents = {name: solved(certified.problem, name).z for name in SOLVERS}
@@ -72,7 +81,7 @@ def test_solvers_agree_with_each_other_on_the_minimiser():
         torch.testing.assert_close(latent, latents["GradientDescent"], rtol=0, atol=error)
 
 
-@pytest.mark.parametrize(("solver", "case"), PAIRS)
+@pytest.mark.parametrize(("solver", "case"), [pytest.param(*pair, marks=marked(pair[1])) for pair in PAIRS])
 def test_a_batch_equals_single_runs(solver, case):
     problem = CERTIFIED[case]().problem
     # Near an optimum, rounding decides whether a trial is accepted, and which of equal iterates is the best.
@@ -136,6 +145,7 @@ def test_an_iteration_is_one_forward_and_one_backward_pass(solver, case):
     assert counts == [(20, 20), (50, 50)], "after the start, one forward and one backward pass per iteration"
 
 
+@pytest.mark.slow
 @every_solver
 def test_float32_and_maps_as_latents(solver):
     module = nn.Sequential(nn.Flatten(), nn.Linear(8, 12), nn.ELU(), nn.Linear(12, 32), nn.Unflatten(1, (2, 4, 4)))
@@ -156,6 +166,7 @@ def test_float32_and_maps_as_latents(solver):
     assert (result.z.flatten(1).norm(dim=1) <= 6.0 * (1 + 1e-5)).all()
 
 
+@pytest.mark.slow
 def test_the_papers_dual_leaves_a_gap_that_shrinks_with_the_penalty():
     """Bounded duals cannot reach lam*: the gap plateaus at O(1/rho), and the status says so."""
     problem = CERTIFIED["noisy"]().problem

@@ -56,10 +56,10 @@ SAME_AS_TORCH = [
     (gp.z_steps.Gradient(0.07), lambda p: torch.optim.SGD(p, lr=0.07)),
     (gp.z_steps.Momentum(0.07, 0.8), lambda p: torch.optim.SGD(p, lr=0.07, momentum=0.8)),
     (gp.z_steps.Momentum(0.07, 0.0), lambda p: torch.optim.SGD(p, lr=0.07)),
-    (gp.z_steps.Adam(0.03), lambda p: torch.optim.Adam(p, lr=0.03)),
+    (gp.z_steps.Adam(0.03, epsilon=1e-8), lambda p: torch.optim.Adam(p, lr=0.03)),
     (gp.z_steps.Adam(0.03, 0.7, 0.95, 1e-2), lambda p: torch.optim.Adam(p, lr=0.03, betas=(0.7, 0.95), eps=1e-2)),
-    (gp.z_steps.Adam(0.03, 0.0, 0.9), lambda p: torch.optim.Adam(p, lr=0.03, betas=(0.0, 0.9))),
-    (gp.z_steps.Adam(), lambda p: torch.optim.Adam(p, lr=0.1 * 2.0)),  # 10% of the spread, which is 2 here
+    (gp.z_steps.Adam(0.03, 0.0, 0.9, 1e-8), lambda p: torch.optim.Adam(p, lr=0.03, betas=(0.0, 0.9))),
+    (gp.z_steps.Adam(epsilon=1e-8), lambda p: torch.optim.Adam(p, lr=0.1 * 2.0)),  # 10% of the spread, which is 2 here
 ]
 
 

@@ -1,6 +1,7 @@
 """A person's own generator: every way in, what is found out about it, and what is refused."""
 
 import pickle
+import re
 import sys
 import textwrap
 import warnings
@@ -194,6 +195,12 @@ def test_a_range_that_is_told(code):
         open_generator(f"{code}:unbounded", signal_range=(1, 0))
 
 
+LEFT = {
+    "waves": r"left as they are \(32 samples lie in \[-0\.\d+, 0\.\d+\]\): signals of shape \(20,\) are no images",
+    "declared_waves": r"left as they are \(in \[-1, 1\], as was declared\): signals of shape \(20,\) are no images",
+}
+
+
 @pytest.mark.parametrize("name", ["waves", "declared_waves"])
 def test_signals_that_are_no_pictures_keep_their_values(code, name):
     import runpy
@@ -201,7 +208,7 @@ def test_signals_that_are_no_pictures_keep_their_values(code, name):
     opened = open_with_notes(f"{code}:{name}")
     own, z = runpy.run_path(code)["waves"](), opened.generator.sample_latent(4)
     assert torch.allclose(opened.generator(z), own(z)) and bool((own(z) < -0.1).any())
-    assert "left as they are, in [-1, 1]: signals of shape (20,) are no pictures" in " ".join(opened.notes)
+    assert re.search(LEFT[name], " ".join(opened.notes))
     told = open_generator(f"{code}:{name}", signal_range=(-1, 1))
     assert torch.allclose(told(z), (own(z) + 1) / 2), "what a person tells is done"
 
@@ -283,6 +290,23 @@ def test_a_label_out_of_range(code, name, label):
     check_labels(G, [0, label - 1, 0])
     with pytest.raises(ValueError, match=rf"does not take the class label {label}: "):
         check_labels(G, [0, label])
+
+
+def test_a_class_that_was_left_out_is_asked_for(code):
+    asked = "the optional argument y left out: if it is a class, give --label"
+    assert asked in open_with_notes(f"{code}:Optional").notes
+    assert not any("left out" in note for note in open_with_notes(f"{code}:Optional", label=3).notes)
+    assert not any("left out" in note for note in open_with_notes(f"{code}:Truncated", latent_shape=6).notes)
+
+
+def test_an_assumed_distribution_of_the_latents_is_told(code):
+    assert any("latents taken as normal" in note for note in open_with_notes(f"{code}:waves").notes)
+    assert not any("latents taken" in note for note in open_with_notes(f"{code}:declared_waves").notes)
+
+
+def test_a_slow_module_is_looked_at_on_fewer_samples(code):
+    whole, brief = (open_with_notes(f"{code}:dcgan", seconds=seconds) for seconds in (60.0, 1e-9))
+    assert "32 samples lie in" in whole.notes[-1] and ": 2 samples lie in" in brief.notes[-1]
 
 
 def test_a_range_that_the_samples_do_not_have(code):

@@ -14,6 +14,7 @@ from genprior.networks.foreign import open_generator
 from genprior.report.signals import mosaic
 from genprior.tasks import check
 from genprior.tasks.check import inspect_generator, write_samples
+from genprior.tasks.operators import parse_operator
 from genprior.tasks.settings import Source
 
 CODE = """
@@ -91,7 +92,7 @@ def spec(tmp_path):
         ("nan", "finite values and gradients", "check the weights for NaN"),
         ("batch", "items do not influence each other", "compute per item"),
         ("constant", "signals differ between latents", "z is ignored"),
-        ("in_bytes", r"values fit pictures in \[0, 1\]", "--range 0 255"),
+        ("in_bytes", r"values fit images in \[0, 1\]", "--range 0 255"),
         ("normed", "opens", r"load trained weights, or call module\.eval\(\)"),
         ("missing", "opens", "give one of Faulty, good"),
     ],
@@ -174,6 +175,24 @@ def test_the_suggested_command_runs(spec, tmp_path, monkeypatch, capfd, look):
         np.save(tmp_path / "pictures" / "whole.npy", np.full((16, 8, 8), 0.5, np.float32))
     assert cli.main([*words[1:], "--steps", "3"]) == 0
     assert "16 of 16 items" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("shape", "operator"),
+    [
+        ((40_000,), "hadamard:m=20000"),
+        ((8, 5000), "hadamard:m=20000"),
+        ((1, 30, 30), "gaussian:m=450"),
+        ((1, 32, 32), "downsample:4"),
+        ((1, 203, 203), "hadamard:m=20604"),
+        ((1,), "gaussian:m=1"),
+    ],
+)
+def test_no_large_matrix_is_suggested(shape, operator):
+    """A dense matrix for 40,000 values would take 3.2 GB, and ten times that to be factorised."""
+    assert check._operator(shape) == operator
+    built = parse_operator(operator, shape)
+    assert built.signal_shape == shape
 
 
 def test_the_suggested_command_runs_for_signals(spec, tmp_path, monkeypatch, capfd):

@@ -294,7 +294,7 @@ def test_time_used_up_is_no_recovery(digits, tmp_path, capfd):
     assert ends(words) == 1
     shown = capfd.readouterr()
     assert "recovered: 0 of 3 items (3 OUT_OF_TIME)" in shown.out
-    assert "not begun: 3 items, for which no time was left" in shown.out
+    assert "need attention: 3 not begun" in shown.out
     assert "no time was left for 3 of 3 items" in flat(shown.err)
     document = json.loads((tmp_path / "out" / "result.json").read_text())
     assert document["summary"]["not_begun"] == 3

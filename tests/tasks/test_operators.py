@@ -6,6 +6,7 @@ import torch
 from PIL import Image
 
 from genprior import operators as ops
+from genprior.tasks import operators
 from genprior.tasks.operators import describe, examples, parse_operator, parse_options
 
 SHAPE = (1, 6, 8)
@@ -82,6 +83,73 @@ def test_random_mask(files):
     assert torch.equal(colour[:, 0], colour[:, 1]), "a pixel is lost in all its channels"
 
 
+AXES = {
+    "downsample:4": ((8,), lambda: ops.Downsample(4, 8)),
+    "downsample:4,dims=1": ((2, 8), lambda: ops.Downsample(4, (2, 8), dims=1)),
+    "downsample:2,dims=2": ((2, 8), lambda: ops.Downsample(2, (2, 8), dims=2)),
+    "downsample:2": ((1, 4, 2, 6), lambda: ops.Downsample(2, (1, 4, 2, 6), dims=3)),
+    "blur:sigma=1,dims=1": ((2, 8), lambda: ops.Blur(1.0, (2, 8), dims=1)),
+    "blur:sigma=1": ((8,), lambda: ops.Blur(1.0, 8)),
+    "fourier:m=3,dims=1": ((2, 8), lambda: ops.SubsampledFourier(3, (2, 8), dims=1)),
+    "fourier:lines.npy,dims=1": ((2, 8), lambda: ops.SubsampledFourier(frequencies(8), (2, 8), dims=1)),
+    "fourier:lines.npy,dims=2": (
+        (8, 2),
+        lambda: ops.SubsampledFourier(frequencies(8)[:, None].expand(8, 2), (8, 2), dims=2),
+    ),
+    "fourier:lines.npy": ((8,), lambda: ops.SubsampledFourier(frequencies(8), 8)),
+    "fourier:plane.npy": ((6, 8), lambda: ops.SubsampledFourier(torch.from_numpy(np.load("plane.npy")), (6, 8))),
+    "fourier:lines.npy,centred=true": (
+        (1, 8, 2, 3),
+        lambda: ops.SubsampledFourier(frequencies(8)[:, None, None].expand(8, 2, 3), (1, 8, 2, 3), centred=True),
+    ),
+}
+
+
+def frequencies(count):
+    mask = torch.zeros(count, dtype=torch.bool)
+    mask[[0, 2, 5]] = True
+    return mask
+
+
+@pytest.mark.parametrize("text", AXES)
+def test_words_for_signals_and_volumes(files, text):
+    shape, own = AXES[text]
+    x = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(parse_operator(text, shape)(x), own()(x))
+
+
+@pytest.mark.parametrize("text", ["downsample:4", "blur:sigma=2", "fourier:m=3", "fourier:lines.npy"])
+def test_channels_or_an_image(files, text):
+    """Leads of an ECG must not be averaged in silence: both readings are named, and each is one word away."""
+    reading = r"8 channels of 5000 values \(dims=1\) or an image of 8 x 5000 \(dims=2\): say which with dims"
+    with pytest.raises(ValueError, match=f"operator '{text}': the signal has shape .*{reading}"):
+        parse_operator(text, (8, 5000))
+    assert parse_operator(f"{text},dims=1", (8, 5000)).signal_shape == (8, 5000)
+
+
+def test_channels_stay_apart():
+    leads = torch.arange(8.0)[:, None].expand(8, 5000)[None]
+    for text in ("downsample:4,dims=1", "blur:sigma=2,dims=1"):
+        y = parse_operator(text, (8, 5000))(leads)
+        torch.testing.assert_close(y, torch.arange(8.0)[:, None].expand(8, y.shape[-1])[None], msg=text)
+
+
+def test_a_random_mask_of_channels():
+    ones = torch.ones(1, 3, 50)
+    together, apart = (parse_operator(text, (3, 50))(ones)[0] for text in ("mask:keep=0.4,dims=1", "mask:keep=0.4"))
+    assert torch.equal(together[0], together[1]) and not torch.equal(apart[0], apart[1])
+
+
+def test_a_matrix_that_memory_cannot_hold_is_refused_before_it_is_made(monkeypatch):
+    monkeypatch.setattr(operators, "available", lambda: operators._BYTES * 9 * 48 - 1)
+    with pytest.raises(ValueError, match=r"9 x 48 numbers needs .* of memory, .* are free: write hadamard:m=9, random"):
+        parse_operator("gaussian:m=9", SHAPE)
+    monkeypatch.setattr(operators, "available", lambda: operators._BYTES * 9 * 48)
+    parse_operator("gaussian:m=9", SHAPE)
+    monkeypatch.setattr(operators, "available", lambda: None)
+    parse_operator("gaussian:m=9", SHAPE)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -113,10 +181,12 @@ def test_random_mask(files):
         ("mask:known.png,keep=0.3", "needs one of file or keep"),
         ("blur:sigma=-1", "above 0, got -1"),
         ("blur:sigma=nan", "must be finite"),
-        ("blur:sigma=1e300", r"from 0.1 to the side of the picture, \d+; got 1e\+300, which leaves one grey"),
+        ("blur:sigma=1e300", r"from 0.1 to the longest side of the signal, 8; got 1e\+300, which leaves the mean only"),
         ("blur:sigma=1e-300", "got 1e-300, which changes nothing: give for example sigma=2"),
         ("mask:keep=0.5,seed=99999999999999999999999", "operator 'mask.*Overflow"),
-        ("gaussian:m=99999999999999", "operator 'gaussian.*memory"),
+        ("gaussian:m=99999999999999", "operator 'gaussian.*of memory, .*GB are free: write hadamard:m=48, random"),
+        ("mask:known.png,dims=1", "dims goes with keep"),
+        ("downsample:2,dims=4", "has no 4 axes of space or time"),
         ("blur:sigma=x", "sigma in the operator .* must be a number"),
         ("blur", "needs one of file or sigma"),
         ("downsample:4", "factor 4 does not divide the image of 6 x 8"),

@@ -20,7 +20,7 @@ from genprior.status import Status
 FILES = {
     "result.zip": "Everything (zip)",
     "result.npz": "Arrays (npz)",
-    "result.png": "Pictures (png)",
+    "result.png": "Images (png)",
     "recover.py": "Script (py)",
 }
 """Names of the files on offer, with the titles of their buttons."""

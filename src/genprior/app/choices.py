@@ -76,7 +76,7 @@ KINDS: dict[str, Kind] = {
         "",
         _both(0, 1, 1, 0),
         lambda amount, noise, known: Painted(known=known, noise=noise),
-        hint="Paint on the picture: what you paint over is lost.",
+        hint="Paint on the image: what you paint over is lost.",
     ),
     "blur": Kind(
         "Blur",
@@ -98,7 +98,7 @@ KINDS: dict[str, Kind] = {
         _both(0, 1, 0.05, 0.3),
         lambda amount, noise, known: Noisy(noise=float(amount)),
         noisy=False,
-        hint="At 0 the picture stays as it is: for one that is damaged already.",
+        hint="At 0 the image stays as it is: for one that is damaged already.",
     ),
     "salt": Kind(
         "Salt and pepper",
@@ -122,7 +122,7 @@ KINDS: dict[str, Kind] = {
         {"mnist": Scale(0.05, 0.4, 0.05, 0.2)},
         lambda amount, noise, known: Attacked(level=float(amount)),
         noisy=False,
-        hint="Small changes that make a classifier of digits misread the picture; recovered in the l_inf norm.",
+        hint="Small changes that make a classifier of digits misread the image; recovered in the l_inf norm.",
     ),
 }
 
@@ -200,7 +200,7 @@ class Choices:
     def recipe(self, limit: float) -> Recipe:
         """Everything as one value. The solvers share the ``limit`` of seconds for a race."""
         if self.picture is None:
-            raise ValueError("there is no picture yet: choose one, draw one, or upload one")
+            raise ValueError("there is no image yet: choose one, draw one, or upload one")
         return Recipe(
             generator=self.generator,
             truth=self.picture,

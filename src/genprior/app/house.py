@@ -6,17 +6,20 @@ from dataclasses import dataclass, field
 
 from genprior.app.decoder import Decoder
 from genprior.app.queue import Queue
+from genprior.app.security.hosts import Hosts
 
 
 @dataclass(frozen=True)
 class House:
-    """The queue, the limits, and the reader of uploads."""
+    """The queue, the limits, the names, and the reader of uploads."""
 
     queue: Queue
     time_limit: float
     """Seconds of computing for one race."""
     upload_limit: float
     """Megabytes."""
+    hosts: Hosts = field(default_factory=Hosts)
+    """Names the server answers to."""
     decoder: Decoder = field(default_factory=Decoder)
 
     @property

@@ -60,9 +60,9 @@ def read_mask(data_url: str, signal_shape: tuple[int, ...]) -> Tensor:
     share = np.asarray(_strokes(data_url).resize((width, height), Image.Resampling.BOX))
     known = torch.from_numpy(share < 128)
     if bool(known.all()):
-        raise ValueError("no part is painted over yet: paint on the picture what is to be lost")
+        raise ValueError("no part is painted over yet: paint on the image what is to be lost")
     if not bool(known.any()):
-        raise ValueError("everything is painted over: leave some part of the picture, or press Clear")
+        raise ValueError("everything is painted over: leave some part of the image, or press Clear")
     return known
 
 
@@ -85,14 +85,14 @@ def data_url(picture: Tensor) -> str:
 def _check_head(data: bytes, name: str) -> None:
     """Refuse what is no picture, or has too many pixels, before any of them is read."""
     try:
-        with reading(name, "a picture"), warnings.catch_warnings():
+        with reading(name, "an image"), warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(io.BytesIO(data), formats=FORMATS) as image:
                 size = image.size
     except Unreadable as problem:
         if not isinstance(problem.__cause__, UnidentifiedImageError):
             raise
-        raise Unreadable(f"{name} cannot be read as a picture: choose a PNG or JPEG file") from None
+        raise Unreadable(f"{name} cannot be read as an image: choose a PNG or JPEG file") from None
     if size[0] * size[1] > _MOST_PIXELS:
         raise Unreadable(f"{name} has {size[0]} x {size[1]} pixels, too many for this page: make it smaller first")
 

@@ -7,31 +7,40 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from genprior import _validate
 from genprior.app.race import Race
 
 FORGET = 60.0
-"""Seconds after which half of what a person has used is forgotten."""
+"""Seconds after which half of what was used is forgotten."""
 
 
 class QueueFull(ValueError):
-    """Too many races wait already, or too many of one person."""
+    """Too many races wait already, or too many of one owner."""
+
+
+class Owner(NamedTuple):
+    """Who wants a race: a browser, which may forget who it is, at an address, which many may share."""
+
+    address: str
+    browser: str
 
 
 @dataclass(eq=False)
 class _Entry:
     race: Race
-    owner: str
+    owner: Owner
     number: int
 
 
 class Queue:
     """Runs at most ``jobs`` races at once, each in a thread.
 
-    A place that gets free goes to the person with the fewest races running, among these to the one with the least
-    computing in the last minutes, among these to who came first. What was used is forgotten by half every minute.
-    At most ``longest`` races wait, and at most ``each`` of one person.
+    A place that gets free goes to the address with the fewest races running, among these to the one with the least
+    computing in the last minutes; at one address to the browser with the fewest and the least; among these to who came
+    first. What was used is forgotten by half every minute. At most ``longest`` races wait, at most half of them from one
+    address and ``each`` from one browser.
     """
 
     def __init__(
@@ -45,15 +54,18 @@ class Queue:
         self._ended = threading.Condition(self._lock)
         self._waiting: list[_Entry] = []
         self._running: list[_Entry] = []
-        self._used: dict[str, tuple[float, float]] = {}
+        self._used: dict[str | Owner, tuple[float, float]] = {}
         self._numbers = itertools.count()
 
-    def submit(self, race: Race, owner: str) -> None:
+    def submit(self, race: Race, owner: Owner) -> None:
         """Take in a race; it starts as soon as it is its turn."""
         with self._lock:
             self._waiting = [entry for entry in self._waiting if not entry.race.snapshot.phase.over]
             if sum(entry.owner == owner for entry in self._waiting) >= self.each:
                 raise QueueFull(f"{self.each} of your races are waiting already: let one of them run, or stop it")
+            there = sum(entry.owner.address == owner.address for entry in self._waiting)
+            if there >= max(self.each, self.longest // 2):
+                raise QueueFull(f"{there} races from your network address are waiting already: try again in a minute")
             if len(self._waiting) >= self.longest:
                 raise QueueFull(f"{self.longest} races are waiting already: try again in a minute")
             self._waiting.append(_Entry(race, owner, next(self._numbers)))
@@ -103,14 +115,17 @@ class Queue:
                 self._ended.notify_all()
                 now = self._clock()
                 self._used = {owner: (left, now) for owner in self._used if (left := self._use(owner)) > 0.1}
-                self._used[entry.owner] = (self._use(entry.owner) + entry.race.seconds, now)
+                for owner in (entry.owner.address, entry.owner):
+                    self._used[owner] = (self._use(owner) + entry.race.seconds, now)
                 self._fill()
 
-    def _claim(self, entry: _Entry) -> tuple[int, int, int]:
+    def _claim(self, entry: _Entry) -> tuple[int, int, int, int, int]:
         """The smaller, the sooner; use in whole seconds, so that little use is none."""
-        mine = [other for other in self._running if other.owner == entry.owner]
-        return len(mine), round(self._use(entry.owner)), entry.number
+        owner = entry.owner
+        near = sum(other.owner.address == owner.address for other in self._running)
+        mine = sum(other.owner == owner for other in self._running)
+        return near, round(self._use(owner.address)), mine, round(self._use(owner)), entry.number
 
-    def _use(self, owner: str) -> float:
+    def _use(self, owner: str | Owner) -> float:
         seconds, since = self._used.get(owner, (0.0, 0.0))
         return float(seconds * 0.5 ** ((self._clock() - since) / FORGET))

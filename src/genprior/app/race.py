@@ -176,7 +176,7 @@ class Watcher:
         return self._race.stopping
 
     def ending(self, result: Result) -> dict[str, object]:
-        """The lane as the result has it; callbacks do not see the last step."""
+        """The lane as the result has it."""
         self._note(result.seconds, result.signal, float(result.objective[0]))
         return {
             "picture": pictures.data_url(result.signal),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from genprior import _validate
 from genprior.app import stock
-from genprior.app.damage import Attacked, Damage, Damaged, Painted
+from genprior.app.damage import Attacked, Damage, Damaged, Linear, Painted
 
 SECONDS = (0.1, 600.0)
 MOST_RESTARTS = 16
@@ -93,7 +93,8 @@ class Recipe:
         lines += ["", "import genprior as gp"]
         lines += ["from genprior import samples"] if (self.origin or "").startswith("samples") else []
         lines += ["from genprior.tasks import attacks"] if isinstance(self.damage, Attacked) else []
-        return [*lines, "from genprior.tasks.posed import starts"]
+        noisy = isinstance(self.damage, Linear) and self.damage.noise
+        return [*lines, f"from genprior.tasks.posed import {'simulate, starts' if noisy else 'starts'}"]
 
     def _picture(self) -> list[str]:
         lines = [f'G = gp.load_generator("{self.generator}")']

@@ -2,56 +2,51 @@
 
 from __future__ import annotations
 
+import gc
 import secrets
 import socket
 import threading
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 
 import uvicorn
-from fastapi import FastAPI
-from nicegui import Client, app, ui
+from fastapi import Depends, FastAPI, HTTPException
+from nicegui import Client, app, core, ui
+from nicegui.client import ClientConnectionTimeout
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from genprior.app import stock
 from genprior.app.house import House
-from genprior.app.view.page import Page
+from genprior.app.queue import Owner
+from genprior.app.security.body import UploadLimit
+from genprior.app.security.connections import Connection
+from genprior.app.security.events import drop_forged_events
+from genprior.app.security.guard import Guard
+from genprior.app.security.hosts import network
+from genprior.app.view.page import STYLE, Page, header
+from genprior.app.view.parts import is_open
+from genprior.app.view.upload import add_upload_route
 
 TITLE = "genprior"
 _SLACK = 2**16
 """Bytes of a request beside the file in it."""
+_LARGEST_MESSAGE = 2**21
+"""Bytes of one message from a page; a sketch is the largest."""
+_CONNECT_SECONDS = 30.0
+"""For a browser to open the page's socket."""
+_ANSWER_SECONDS = 15.0
+"""For a browser to answer, or for the server to notice that it has."""
+MOST_PAGES = 256
+"""Open at once; half of them from one address."""
+_TAB_SECONDS = 600.0
+"""After which nicegui forgets a tab; the page keeps nothing there."""
 _LAST_WAIT = 20.0
 _FAVICON = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32" rx="8" fill="#2e6fd6"/>'
     '<path d="M6 8c4 0 5 15 11 15 4 0 5-3 9-3" fill="none" stroke="#fff" stroke-width="3.4" stroke-linecap="round"/></svg>'
 )
-
-
-class UploadLimit:
-    """Refuses requests with too large a body: by what they announce, and by what arrives."""
-
-    def __init__(self, app: ASGIApp, most: int) -> None:
-        self._app, self._most = app, most
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on what is small enough."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        announced = dict(scope["headers"]).get(b"content-length", b"0")
-        if not announced.isdigit() or int(announced) > self._most:
-            await PlainTextResponse("the file is too large", status_code=413)(scope, receive, send)
-            return
-        arrived = 0
-
-        async def counted() -> Message:
-            nonlocal arrived
-            message = await receive()
-            arrived += len(message.get("body", b""))
-            return message if arrived <= self._most else {"type": "http.disconnect"}
-
-        await self._app(scope, counted, send)
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
@@ -79,10 +74,8 @@ def make_server(house: House, announce: Callable[[], object] = lambda: None) -> 
     """The server of the page; ``announce`` is called when it is up. One for each process, as nicegui has it."""
     outer = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     outer.add_middleware(UploadLimit, most=round(house.upload_limit * 2**20) + _SLACK)
-
-    @ui.page("/")
-    def front(client: Client) -> None:
-        Page(house, app.storage.browser["id"], client)
+    outer.add_middleware(Guard, hosts=house.hosts)
+    _add_pages(house)
 
     def close() -> None:  # nicegui hands itself to what takes an argument
         house.close()
@@ -96,11 +89,58 @@ def make_server(house: House, announce: Callable[[], object] = lambda: None) -> 
         storage_secret=secrets.token_hex(16),
         show_welcome_message=False,
     )
+    app.on_startup(_answer_late)
     app.on_startup(announce)
     app.on_shutdown(close)
+    app.storage.max_tab_storage_age = _TAB_SECONDS
+    drop_forged_events()
     # nicegui looks for its server among all objects, and torch has deprecated ones that complain when looked at
     warnings.filterwarnings("ignore", category=FutureWarning, message=".*torch.distributed")
-    return uvicorn.Server(uvicorn.Config(outer, log_level="warning"))
+    return uvicorn.Server(
+        uvicorn.Config(
+            outer,
+            log_level="warning",
+            http=Connection,
+            ws_max_size=_LARGEST_MESSAGE,
+            server_header=False,
+            proxy_headers=bool(house.hosts.allowed),  # without a proxy, who forwards is a forger
+        )
+    )
+
+
+def _add_pages(house: House) -> None:
+    """The page, the address of its uploads, and nothing else."""
+    ui.add_css(STYLE, shared=True)
+    add_upload_route()
+
+    @ui.page("/", dependencies=[Depends(_check_room)])
+    async def front(client: Client) -> None:
+        owner = Owner(network(client.ip), app.storage.browser["id"])
+        header()
+        with suppress(ClientConnectionTimeout):  # the page is made for who stays, not for who only asks
+            await client.connected(timeout=_CONNECT_SECONDS)
+        if client.has_socket_connection:
+            Page(house, owner, client)
+        elif is_open(client):
+            client.delete()
+
+    def not_found(request: Request, problem: Exception) -> PlainTextResponse:  # nicegui would make a page for it
+        return PlainTextResponse("not found\n", status_code=404)
+
+    app.add_exception_handler(404, not_found)
+
+
+def _answer_late() -> None:
+    """Allow for a machine that is busy computing: nicegui gives up a socket that does not answer within two seconds."""
+    core.sio.eio.ping_timeout = _ANSWER_SECONDS
+
+
+def _check_room(request: Request) -> None:
+    """Refuse a page where too many are open."""
+    here = network(request.client.host) if request.client is not None else ""
+    near = sum(network(client.ip) == here for client in Client.instances.values())
+    if near >= MOST_PAGES // 2 or len(Client.instances) >= MOST_PAGES:
+        raise HTTPException(503, "too many pages are open here: close some tabs, or try again in a minute")
 
 
 def serve(bound: socket.socket, house: House, announce: Callable[[], object] = lambda: None) -> None:
@@ -108,6 +148,7 @@ def serve(bound: socket.socket, house: House, announce: Callable[[], object] = l
     over = threading.Event()
     warming = threading.Thread(target=_warm, args=(over,), daemon=True)
     warming.start()
+    gc.freeze()  # what is there now stays: Python need not walk through all of torch to find the pages that were closed
     try:
         make_server(house, announce).run(sockets=[bound])
     finally:

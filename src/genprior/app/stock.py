@@ -45,6 +45,18 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
 }
 """In the order of the page, as they come."""
 
+DESCRIPTIONS = {
+    "Auto": "Chooses the method and its settings from the problem.",
+    "ExactADMM": "Finds in turn an image that fits the data and a z that makes it; multipliers pull the two together (ADMM).",
+    "LinearizedADMM": "ADMM with a single gradient step for the image: cheaper steps, and more of them.",
+    "LBFGS": "A quasi-Newton method for z: estimates the curvature from its last few gradients.",
+    "Adam": "Gradient descent in z with momentum and a step size for each coordinate.",
+    "GradientDescent": "Plain gradient descent in z.",
+    "ProjectedGradient": "A gradient step on the image, then some steps towards the z that comes nearest to it; and so on.",
+    "LevenbergMarquardt": "Solves the problem linearised around z, again and again; damped where that is too bold.",
+}
+"""One sentence about each solver, for visitors."""
+
 COMMAND_NAMES = {kind.__name__: name for name, kind in settings.SOLVERS.items()}
 """The solvers as ``genprior recover --solver`` names them."""
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import time
+
 import torch
 from torch import Tensor
 
-from genprior import _batch, _validate
+from genprior import _validate
+from genprior.checks.budget import Budget
+from genprior.checks.gradient import gradient_finding
 from genprior.checks.report import Finding, Report, small
 from genprior.generators import Generator
 
+_CHEAP = 0.25
+"""Share of the time for all that is not the gradient."""
 
-def check_generator(generator: Generator, *, samples: int = 4, seed: int = 0) -> Report:
+
+def check_generator(generator: Generator, *, samples: int = 4, seed: int = 0, seconds: float | None = None) -> Report:
     """Check that a generator keeps the contract that the solvers rely on.
 
     Parameters
@@ -18,35 +25,52 @@ def check_generator(generator: Generator, *, samples: int = 4, seed: int = 0) ->
     generator
         the generator to check.
     samples
-        number of latents drawn from its law.
+        number of latents drawn from its distribution.
     seed
         seed of the draws.
+    seconds
+        time limit, overrun by one pass at most: fewer latents are looked at, and what does not fit is reported as not run.
 
-    The derivative is compared with differences along random directions. A generator that does not run at all is
+    The derivative is compared with differences along random directions, in float64. A generator that does not run at all is
     reported as such; nothing is raised.
     """
     if not isinstance(generator, Generator):
         raise TypeError(f"generator must be a genprior Generator, got {type(generator).__name__}: wrap it first")
-    _validate.whole("samples", samples, 2)
+    return check_within(generator, Budget(seconds), _validate.whole("samples", samples, 2), seed)
+
+
+def check_within(generator: Generator, budget: Budget, samples: int = 4, seed: int = 0) -> Report:
+    """What :func:`check_generator` does, as a part of longer work."""
     subject = repr(generator)
     z = generator.sample_latent(samples, seed)
     try:
-        findings = _findings(generator, z, seed)
+        findings = _findings(generator, z, seed, budget)
     except Exception as problem:
         findings = [Finding("runs forward and backward", False, str(problem), "see the message")]
     return Report(subject, tuple(findings))
 
 
-def _findings(generator: Generator, z: Tensor, seed: int) -> list[Finding]:
-    at = generator.evaluate(z)
-    pulled = at.pull(torch.ones_like(at.x))
-    findings = [
-        Finding("runs forward and backward", True, f"{len(z)} latents to signals {tuple(at.x.shape[1:])}"),
-        _finite(at.x, pulled),
-    ]
+def _findings(generator: Generator, z: Tensor, seed: int, budget: Budget) -> list[Finding]:
+    law = "runs forward and backward"
+    budget.begin(law)
+    if lack := budget.lacks(0.0):
+        return [Finding(law, None, lack, "allow more time")]
+    started = time.perf_counter()
+    x, pulled = _passed(generator, z[:2])
+    item = (time.perf_counter() - started) / 2
+    z = z[: max(2, budget.fits(3 * item, len(z), _CHEAP))]
+    if len(z) > 2:
+        x, pulled = _passed(generator, z)
+    findings = [Finding(law, True, f"{len(z)} latents to signals {tuple(x.shape[1:])}"), _finite(x, pulled)]
     if all(finding.holds for finding in findings):
-        findings += _behaviour(generator, z, at.x, seed)
+        findings += _behaviour(generator, z, x, seed, budget, item)
     return findings
+
+
+def _passed(generator: Generator, z: Tensor) -> tuple[Tensor, Tensor]:
+    """Signals, and a gradient."""
+    at = generator.evaluate(z)
+    return at.x, at.pull(torch.ones_like(at.x))
 
 
 def _finite(x: Tensor, pulled: Tensor) -> Finding:
@@ -54,20 +78,26 @@ def _finite(x: Tensor, pulled: Tensor) -> Finding:
     return Finding("finite values and gradients", bad == 0, f"{bad} non-finite numbers", "check the weights for NaN")
 
 
-def _behaviour(generator: Generator, z: Tensor, x: Tensor, seed: int) -> list[Finding]:
-    accuracy = torch.finfo(x.dtype).eps ** 0.5
+def _behaviour(generator: Generator, z: Tensor, x: Tensor, seed: int, budget: Budget, item: float) -> list[Finding]:
     size = float(x.abs().max()) or 1.0
-    with torch.no_grad():
-        again = float((generator(z) - x).abs().max()) / size
-    same = small("same latent, same signal", again, 1e-6, "the module is random: switch its noise off, or fix it")
-    if not same.holds:  # the other laws would fail for this reason, and say something else
+    cost = item * len(z)
+    same = budget.within("same latent, same signal", lambda: _same(generator, z, x, size), cost)
+    if same.holds is False:  # the other laws would fail for this reason, and say something else
         return [same]
-    alone = _independent(generator, z, x, accuracy * size)
+    limit = torch.finfo(x.dtype).eps ** 0.5 * size
+    alone = budget.within("items do not influence each other", lambda: _independent(generator, z, x, limit), cost)
     moves = _depends(x)
     findings = [same, alone, moves]
-    if alone.holds and moves.holds:
-        findings.append(_gradient(generator, z, seed))
+    if alone.holds is not False and moves.holds:
+        findings.append(gradient_finding(generator, z, seed, budget, item))
     return [*findings, _range(generator, x)]
+
+
+def _same(generator: Generator, z: Tensor, x: Tensor, size: float) -> Finding:
+    with torch.no_grad():
+        again = float((generator(z) - x).abs().max()) / size
+    advice = "the module is random: switch its noise off, or fix it"
+    return small("same latent, same signal", again, 1e-6, advice)
 
 
 def _independent(generator: Generator, z: Tensor, x: Tensor, limit: float) -> Finding:
@@ -84,33 +114,6 @@ def _independent(generator: Generator, z: Tensor, x: Tensor, limit: float) -> Fi
 def _depends(x: Tensor) -> Finding:
     moved = float((x[1:] - x[:1]).abs().max())
     return Finding("signals differ between latents", moved > 0, f"largest difference {moved:.2e}", "z is ignored")
-
-
-def _gradient(generator: Generator, z: Tensor, seed: int) -> Finding:
-    """``<v, G(z + hd) - G(z - hd)> / 2h`` against ``<DG^T v, d>``, relative, median over the latents.
-
-    Of several widths the best counts: rounding spoils the narrow ones in float32, kinks (many in a deep network of ReLUs)
-    the wide ones. A gradient that is zero everywhere, as that of steps, would agree with the narrowest.
-    """
-    law = "gradient equals differences"
-    random = torch.Generator().manual_seed(seed)
-    direction = torch.randn(z.shape, generator=random, dtype=torch.float64, device="cpu").to(z)
-    at = generator.evaluate(z)
-    v = torch.randn(at.x.shape, generator=random, dtype=torch.float64, device="cpu").to(at.x)
-    pulled = at.pull(v)
-    if not bool(pulled.any()):
-        advice = "rounding, a comparison or argmax inside? without a slope there is nothing to follow"
-        return Finding(law, False, "the gradient is zero, but signals differ between latents", advice)
-    slope = _batch.dot(pulled, direction)
-    errors = []
-    with torch.no_grad():
-        for width in (1e-1, 1e-2, 1e-3, 1e-4):
-            h = width * generator.spread
-            change = generator(z + h * direction) - generator(z - h * direction)
-            secant = _batch.dot(v, change) / (2 * h)
-            errors.append(_batch.ratio((secant - slope).abs(), torch.maximum(secant.abs(), slope.abs())))
-    error = float(torch.stack(errors).amin(dim=0).median())
-    return small(law, error, 0.02, "a custom backward is wrong")
 
 
 def _range(generator: Generator, x: Tensor) -> Finding:

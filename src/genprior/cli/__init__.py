@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import io
 import os
 import sys
 import traceback
@@ -12,7 +11,6 @@ from importlib.metadata import version
 from typing import Any, Protocol
 
 import tyro
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -32,7 +30,7 @@ from genprior.cli.reproduce import (
     ReproduceTuning,
 )
 from genprior.cli.serve import Serve
-from genprior.cli.speech import remember_command, say_error
+from genprior.cli.speech import Output, drop_output, flush_output, remember_command, say_error, settle_streams
 from genprior.cli.train import TrainCeleba, TrainClassifier, TrainEncoder, TrainFashion, TrainFolder, TrainMnist
 
 
@@ -74,7 +72,21 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command; give the exit code: 0 only when the job was done."""
     words = sys.argv[1:] if arguments is None else arguments
     remember_command(words)
-    _show_any_name()
+    settle_streams()
+    try:
+        code = _run(words)
+        flush_output()
+    except BrokenPipeError:  # whoever reads our output, such as head, has seen enough
+        drop_output()
+        return 1
+    except OSError as problem:  # it cannot be written, such as on a full disk
+        drop_output()
+        say_error(str(problem) if problem.filename else f"standard output cannot be written: {problem}")
+        return 1
+    return code
+
+
+def _run(words: list[str]) -> int:
     path = next((path for path in COMMANDS if tuple(words[: len(path)]) == path), None)
     if path is None:
         return _overview(words)
@@ -86,16 +98,12 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         say_error("interrupted")
         return 130
+    except BrokenPipeError:
+        raise
     except Exception as problem:
         say_error(_as_options(_told(problem), command))
         return 1
     return 0
-
-
-def _show_any_name() -> None:
-    """Names of files may hold bytes that are no text: show these escaped, as the error stream does, rather than fail."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 _OTHER_NAMES = {"signal_range": "range"}
@@ -130,12 +138,12 @@ def _overview(words: list[str]) -> int:
     asked = not words or words[0] in {"-h", "--help"}
     helped = asked or words[-1] in {"-h", "--help"}
     if words and words[0] in {"-V", "--version"}:
-        sys.stdout.write(f"genprior {version('genprior')}\n")
+        Output().print(f"genprior {version('genprior')}", highlight=False)
         return 0
     named = {path: kind for path, kind in COMMANDS.items() if not asked and path[0] == words[0]}
     if not asked and not named:
         say_error(f"there is no command {words[0]!r}")
-    console = Console(stderr=not (asked or (named and helped)))
+    console = Output(stderr=not (asked or (named and helped)))
     usage = "usage: genprior COMMAND [options]      genprior COMMAND --help shows options and an example\n"
     console.print(Text(usage), soft_wrap=True)
     table = Table(box=None, show_header=False, padding=(0, 2))

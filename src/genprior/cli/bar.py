@@ -15,16 +15,26 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 class Bar:
     """A progress bar with the losses, on a terminal; on anything else a line now and then, or nothing."""
 
-    def __init__(self, total: int, *, quiet: bool = False, every: float = 60.0, label: str = "training") -> None:
+    def __init__(
+        self,
+        total: int,
+        *,
+        quiet: bool = False,
+        every: float = 60.0,
+        label: str = "training",
+        remaining: bool = True,
+    ) -> None:
+        """``remaining``: whether to say how long it still takes, which steps of very different length do not tell."""
         self._total, self._quiet, self._every, self._last = total, quiet, every, time.monotonic()
         self._begun: tuple[float, float] | None = None
+        self._remaining = remaining
         console = Console(stderr=True)
         self._bar = Progress(
             TextColumn(f"{label} {{task.completed:.0f}}/{{task.total:.0f}}"),
             BarColumn(),
             TextColumn("{task.fields[note]}"),
             TimeElapsedColumn(),
-            TimeRemainingColumn(),
+            *([TimeRemainingColumn()] if remaining else []),
             console=console,
             disable=quiet or not console.is_terminal,
         )
@@ -50,7 +60,7 @@ class Bar:
         if self._begun is None or done < self._begun[1]:
             self._begun = (now, done)
         gone, made = now - self._begun[0], done - self._begun[1]
-        left = f", about {_duration(gone / made * (total - done))} left" if made > 0 else ""
+        left = f", about {_duration(gone / made * (total - done))} left" if made > 0 and self._remaining else ""
         self._line(f"{done:.0f}/{total}: {note}{left}")
 
     def _line(self, text: str) -> None:

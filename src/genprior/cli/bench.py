@@ -6,11 +6,10 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 
 from genprior.cli.machine import Machine
-from genprior.cli.speech import print_json, status
+from genprior.cli.speech import Output, print_json, status
 
 if TYPE_CHECKING:
     from genprior.experiments.scaling import Point
@@ -56,7 +55,7 @@ class Overhead(Machine):
                 f"{case.prepared_ratio:.3f}",
                 f"{case.passes[0]:g} + {case.passes[1]:g}",
             )
-        Console().print(table)
+        Output().print(table)
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ class BenchTraining:
         for one in found:
             cells = f"{one.step_seconds:.3f}", f"{one.pictures_per_second:.0f}", f"{one.speedup:.2f}"
             table.add_row(one.variant.name, *cells)
-        Console().print(table)
+        Output().print(table)
 
 
 @dataclass(frozen=True)
@@ -131,7 +130,7 @@ class Scaling(Machine):
             print_json({name: [dataclasses.asdict(point) for point in points] for name, points in found.items()})
             return
         for name, points in found.items():
-            Console().print(_scaling_table(name, points))
+            Output().print(_scaling_table(name, points))
 
 
 def _scaling_table(name: str, points: list[Point]) -> Table:

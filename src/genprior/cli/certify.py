@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from genprior.cli.bar import stages
 from genprior.cli.machine import Machine
 from genprior.cli.prior import Prior
-from genprior.cli.speech import as_json, print_json
+from genprior.cli.speech import Output, as_json, print_json
 
 if TYPE_CHECKING:
     from genprior.generators import Generator
@@ -50,8 +50,6 @@ class Certify(Machine, Prior):
 
     def run(self) -> None:
         """Do it."""
-        from rich.console import Console  # noqa: PLC0415 - slow to import, as the rest here
-
         from genprior._files import make_folder, write_text  # noqa: PLC0415
         from genprior.experiments.examination import examine  # noqa: PLC0415
         from genprior.report.certificate import examination_numbers, show_examination, write_page  # noqa: PLC0415
@@ -83,7 +81,7 @@ class Certify(Machine, Prior):
         if self.json:
             print_json(numbers)
             return
-        console = Console()
+        console = Output()
         show_examination(found, console)
         for note in opened.notes:
             console.print(f"note: {note}", soft_wrap=True, markup=False, highlight=False)

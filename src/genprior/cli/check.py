@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
-from rich.console import Console
 from rich.text import Text
 
+from genprior import _validate
+from genprior.cli.bar import Bar
 from genprior.cli.machine import Machine
 from genprior.cli.prior import Prior
-from genprior.cli.speech import print_json, status
+from genprior.cli.speech import Output, print_json
 
 if TYPE_CHECKING:
     from genprior.tasks.check import Inspection
+
+_EVERY = 10.0
+"""Seconds between two lines of progress where there is no terminal."""
+_LEAST = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,39 +30,63 @@ class Check(Machine, Prior):
 
     Example:
         genprior check my_model.py:build --weights weights.safetensors
-        genprior check generator.pt2
+        genprior check generator.pt2 --time 300
     """
 
     generator: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="GENERATOR")]
     """my_model.py:build (a function that returns the module), a TorchScript or torch.export file, a bundled name."""
     out: Path | None = None
     """Folder for what the generator makes: samples/ (pictures, or an array where they are none) and samples.png."""
+    time: float = 60.0
+    """Time limit in seconds: where the generator is slow, checks look at less, or are reported as not run."""
     seed: int = 0
     """Seed of the latents looked at."""
 
     def run(self) -> None:
         """Do it."""
-        from genprior.tasks.check import inspect_generator, write_samples  # noqa: PLC0415 - slow to import
+        from genprior.tasks.check import STAGES, inspect_generator, write_samples  # noqa: PLC0415 - slow to import
 
         self.settle()
-        source = self.source()
-        with status(not self.json) as announce:
-            announce("looking at the generator")
-            found = inspect_generator(source, device=self.device, seed=self.seed, samples=self.out)
+        source, begun = self.source(), time.monotonic()
+        _validate.number("time", self.time, above=0)
+        with Bar(len(STAGES), quiet=self.json, every=_EVERY, label="checks", remaining=False) as bar:
+            found = inspect_generator(
+                source,
+                device=self.device,
+                seed=self.seed,
+                samples=self.out,
+                seconds=self.time,
+                announce=lambda stage: bar.told(STAGES.index(stage), len(STAGES), stage),
+            )
             sheet = None
-            if self.out is not None and found.report.ok:
-                sheet = write_samples(source, self.out, device=self.device, seed=self.seed)
+            if self.out is not None and found.generator is not None and not found.report.failures:
+                bar.told(len(STAGES), len(STAGES), "samples")
+                left = max(_LEAST, self.time - (time.monotonic() - begun))
+                sheet = write_samples(found.generator, self.out, seed=self.seed, seconds=left)
         if self.json:
             print_json(found.numbers() | ({} if sheet is None else {"samples": str(sheet)}))
         else:
             _say(found, sheet)
-        if not found.report.ok:
-            failures = found.report.failures
+        failures = found.report.failures
+        if failures:
             raise ValueError(f"{len(failures)} of {len(found.report.findings)} laws fail: {failures[0].law}")
 
 
+def _passes(speed: dict[str, float]) -> str:
+    words = {
+        "forward_1": "one item {} forward",
+        "both_1": "one item {} forward and backward",
+        "forward_16": "16 items {} forward",
+        "both_16": "16 items {} forward and backward",
+    }
+    told = "; ".join(text.format(f"{speed[name]:.3g}") for name, text in words.items() if name in speed)
+    if not told:
+        return "not run: no time is left"
+    return told if len(speed) == len(words) else f"{told}; the others not run: no time is left"
+
+
 def _say(found: Inspection, sheet: Path | None) -> None:
-    console = Console()
+    console = Output()
     console.print(Text(str(found.report)), soft_wrap=True)
     lines = []
     if found.conditioning is not None:
@@ -71,14 +101,7 @@ def _say(found: Inspection, sheet: Path | None) -> None:
     if found.no_conditioning:
         lines.append(("DG", found.no_conditioning))
     if found.speed is not None:
-        s = found.speed
-        lines.append(
-            (
-                "passes per second",
-                f"one item {s['forward_1']:.0f} forward, {s['both_1']:.0f} forward and backward; "
-                f"16 items {s['forward_16']:.0f} and {s['both_16']:.0f}",
-            )
-        )
+        lines.append(("passes per second", _passes(found.speed)))
     if sheet is not None:
         lines.append(("samples", str(sheet)))
     if found.command:

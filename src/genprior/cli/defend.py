@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
-from rich.console import Console
 from rich.text import Text
 
 from genprior.cli.bar import Bar
 from genprior.cli.machine import Machine
 from genprior.cli.prior import INPUT, Prior
-from genprior.cli.speech import print_json
+from genprior.cli.speech import Output, print_json
 
 if TYPE_CHECKING:
     from genprior.tasks.defend_files import Record
@@ -121,4 +120,4 @@ class Defend(Machine, Prior):
         lines += [("note", note) for note in notes]
         lines += [("files", str(self.out / "defended")), ("report", str(self.out / "report.html"))]
         for name, text in lines:
-            Console().print(Text.assemble((f"{name}: ", "bold"), text), soft_wrap=True)
+            Output().print(Text.assemble((f"{name}: ", "bold"), text), soft_wrap=True)

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from rich.console import Console
 from rich.text import Text
 
 from genprior.cli.machine import Machine
-from genprior.cli.speech import print_json, status
+from genprior.cli.speech import Output, print_json, status
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +63,6 @@ class Demo(Machine):
         if self.json:
             print_json({"report": str(report), "solvers": demo_rows(demo)})
             return
-        console = Console()
+        console = Output()
         console.print(demo_table(demo))
         console.print(Text.assemble(("report: ", "bold"), str(report)), soft_wrap=True)

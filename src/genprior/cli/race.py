@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
 from rich.text import Text
 
 from genprior.cli.machine import Machine
-from genprior.cli.speech import print_json, status
+from genprior.cli.speech import Output, print_json, status
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class BenchRace(Machine):
         if self.json:
             print_json(numbers)
             return
-        console = Console()
+        console = Output()
         console.print(race_table(race))
         console.print(speedup_table(race))
         if self.out is not None:

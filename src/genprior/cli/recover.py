@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
-from rich.console import Console
 from rich.text import Text
 
 from genprior.cli.bar import Bar
 from genprior.cli.machine import Machine
 from genprior.cli.prior import INPUT, Prior
-from genprior.cli.speech import say_error
+from genprior.cli.speech import Output, print_text, say_error
+
+_NAMED = 5
+"""Most items that are named on the terminal."""
 
 if TYPE_CHECKING:
     from genprior.tasks.outcome import Outcome
@@ -40,15 +40,15 @@ class Common(Machine, Prior):
     """Keep the latent within this distance of zero."""
     solver: str = "auto"
     """auto, exact-admm, linearized-admm, quasi-newton, levenberg-marquardt, lbfgs, adam, gradient-descent,
-    projected-gradient."""
+    projected-gradient. All with default steps; those of the two ADMMs are not the paper's, which Python has."""
     restarts: int = 1
     """Starts per item; the worse ones are given up early."""
     time: float | None = None
     """Seconds of computing for the whole job."""
     steps: int | None = None
     """Most steps of every batch; 1000 where no time is given either."""
-    patience: int = 500
-    """Steps without progress after which an item stops."""
+    patience: int | None = None
+    """Steps without progress after which an item stops; 100 or 200, by the solver."""
     batch_size: int = 64
     """Items solved side by side: bounds the memory."""
     simulate: bool = False
@@ -106,7 +106,7 @@ class Common(Machine, Prior):
             raise
         if self.json:
             with outcome.result.open(encoding="utf-8") as file:
-                shutil.copyfileobj(file, sys.stdout)
+                print_text(file)
         else:
             _say(outcome, job)
         if failures := _failures(outcome, self.skip):
@@ -125,7 +125,10 @@ class Recover(Common):
     """
 
     operator: str
-    """gaussian:m=392,seed=0  mask:known.png  blur:sigma=2  downsample:4  fourier:lines.npy  dense:A.npy  hadamard:m=392"""
+    """gaussian:m=392,seed=0  mask:known.png  blur:sigma=2  downsample:4  fourier:lines.npy  dense:A.npy  hadamard:m=392
+
+    Signals with channels, (8, 5000): downsample:4,dims=1.
+    """
 
     def run(self) -> None:
         """Do it."""
@@ -158,18 +161,29 @@ def _failures(outcome: Outcome, skip: bool) -> list[str]:
         found.append(
             f"no time was left for {outcome.not_begun} of {outcome.total} items: allow more --time, another --out"
         )
+    if outcome.lost:
+        named = ", ".join(str(item["name"]) for item in outcome.first if item["attention"] == "lost")
+        found.append(
+            f"{outcome.lost} of {outcome.total} items are lost ({named}): they fit far worse than the others, or "
+            "explain less than half of the data; try --restarts 8, into another --out"
+        )
     if diverged:
         found.append(f"{diverged} of {outcome.total} items diverged: run genprior check on the generator")
     return found
 
 
 def _say(outcome: Outcome, job: Recovery) -> None:
-    console = Console()
+    console = Output()
     numbers = outcome.numbers()
     ends = ", ".join(f"{count} {name}" for name, count in numbers["status"].items())
     lines = [("recovered", f"{outcome.recovered} of {outcome.total} items ({ends})")]
-    if outcome.not_begun:
-        lines.append(("not begun", f"{outcome.not_begun} items, for which no time was left: allow more --time"))
+    if numbers["attention"]:
+        why = ", ".join(f"{count} {name}" for name, count in numbers["attention"].items())
+        lines.append(("need attention", f"{why} (report, result.json)"))
+        grave = [item for item in outcome.first if item["attention"] is not None]
+        lines += [(str(item["name"]), str(item["advice"])) for item in grave[:_NAMED]]
+    if outcome.outside:
+        lines.append(("latents", f"{outcome.outside} lie outside of the generator's latent distribution"))
     if numbers["median_residual"] is not None:
         lines.append(("median residual", f"{numbers['median_residual']:.3g}"))
     if numbers["median_error"] is not None:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from genprior.cli.machine import Machine
-from genprior.cli.speech import as_json, print_json
+from genprior.cli.speech import Output, as_json, print_json
 
 if TYPE_CHECKING:
     from genprior.experiments.reproduce.parts import Progress as Standing
@@ -64,7 +64,7 @@ class _Reproduce(Machine):
             table.add_column(name)
         for claim in done.claims:
             table.add_row(*(Text(cell) for cell in claim_row(claim)))
-        console = Console()
+        console = Output()
         console.print(table)
         console.print(Text.assemble(("report: ", "bold"), str(files[0])), soft_wrap=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 from rich.text import Text
@@ -16,7 +16,7 @@ from genprior.cli.speech import print_json
 
 @dataclass(frozen=True)
 class Serve:
-    """A web page on which to damage a picture and watch solvers recover it.
+    """A web page on which to damage an image and watch solvers recover it.
 
     Draw a digit, choose a sample or upload an image; choose the damage and the solvers; take the result, the command
     and a Python script home. Works without a network.
@@ -26,7 +26,7 @@ class Serve:
     """
 
     host: str = "127.0.0.1"
-    """Address to listen on; 0.0.0.0 lets other machines in."""
+    """Address to listen on. 0.0.0.0 lets everybody on the network in, without login and encryption."""
     port: int = 8080
     """Port to listen on."""
     jobs: int = 2
@@ -35,6 +35,9 @@ class Serve:
     """Seconds of computing for one race, shared by its solvers."""
     upload_limit: float = 5.0
     """Megabytes of an uploaded image."""
+    allow_host: tuple[str, ...] = ()
+    """More names under which browsers may reach the page, such as that of a web server in front of it:
+    --allow-host demo.example.org. Requests for other names, and from other sites, are refused."""
     json: bool = False
     """Print one JSON document with the address instead of a sentence."""
 
@@ -48,12 +51,17 @@ class Serve:
         self._check()
         from genprior.app.house import House  # noqa: PLC0415 - slow to import
         from genprior.app.queue import Queue  # noqa: PLC0415
+        from genprior.app.security.hosts import Hosts  # noqa: PLC0415
         from genprior.app.server import bound_socket, serve  # noqa: PLC0415
 
+        hosts = Hosts(given=self.host, allowed=self.allow_host)
         bound = bound_socket(self.host, self.port)
+        hosts = replace(hosts, listening=bound.getsockname()[0])
+        if hosts.public:
+            self._warn()
         _share_cores(self.jobs)
         with suppress(KeyboardInterrupt):
-            serve(bound, House(Queue(self.jobs), self.time_limit, self.upload_limit), self._announce)
+            serve(bound, House(Queue(self.jobs), self.time_limit, self.upload_limit, hosts), self._announce)
         sys.stderr.write("stopped\n")
 
     def _check(self) -> None:
@@ -62,6 +70,14 @@ class Serve:
         _validate.number("upload_limit", self.upload_limit, above=0)
         if not 0 < self.port < 65536:
             raise ValueError(f"port must be between 1 and 65535, got {self.port}")
+
+    def _warn(self) -> None:
+        words = (
+            f"anybody who can reach port {self.port} of this machine can use the page: it has no login and no encryption. "
+            f"To keep it to this machine, leave out --host. To let others in, have them use a tunnel (ssh -L {self.port}:"
+            f"localhost:{self.port} USER@MACHINE), or put a web server with login and TLS in front of it (--allow-host NAME)."
+        )
+        Console(stderr=True).print(Text.assemble(("warning: ", "bold yellow"), words), soft_wrap=True)
 
     def _announce(self) -> None:
         host = "localhost" if self.host in {"127.0.0.1", "0.0.0.0", "::", "::1"} else self.host

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from genprior._files import writing
+
+_OUTPUT = Path("standard output")
+"""As errors name it."""
 _words: ContextVar[tuple[str, ...]] = ContextVar("words", default=())
 
 
@@ -24,6 +32,48 @@ def remember_command(words: list[str]) -> None:
 def typed_command() -> str:
     """What was typed, as one would type it again."""
     return shlex.join(["genprior", *_words.get()])
+
+
+def settle_streams() -> None:
+    """Make the streams of the process safe to use, whatever it was started with.
+
+    Where one is closed (``>&-``) the next file that is opened would take its number, and get what a library prints. Names
+    of files may hold bytes that are no text: these are shown escaped, as the error stream does.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def flush_output() -> None:
+    """Hand over what was printed: what goes wrong with that is found out now, not when Python ends."""
+    with writing(_OUTPUT):
+        sys.stdout.flush()
+
+
+def drop_output() -> None:
+    """Nobody reads what was printed: let Python end without trying again."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+class Output(Console):
+    """The output stream; where it is closed nothing is shown."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Errors, such as a full disk, say that it is about this stream."""
+        with writing(_OUTPUT):
+            super().print(*objects, **options)
 
 
 def say_error(message: str) -> None:
@@ -51,7 +101,18 @@ def as_json(document: object) -> str:
 
 def print_json(document: object) -> None:
     """One JSON document on the output stream."""
-    sys.stdout.write(as_json(document))
+    print_text([as_json(document)])
+
+
+def print_text(parts: Iterable[str]) -> None:
+    """Text on the output stream, which was asked for: it is an error where that is closed."""
+    if (
+        getattr(sys.stdout, "name", "") == os.devnull
+    ):  # see settle_streams; a stream that was redirected has another name
+        raise OSError("standard output is closed, so that the JSON document cannot be printed: leave out --json")
+    with writing(_OUTPUT):
+        for part in parts:
+            sys.stdout.write(part)
 
 
 def _plain(value: object) -> object:

@@ -17,7 +17,7 @@ from genprior import _validate
 from genprior._files import make_folder
 from genprior.cli.bar import Bar
 from genprior.cli.machine import Machine
-from genprior.cli.speech import print_json, status, typed_command
+from genprior.cli.speech import Output, print_json, status, typed_command
 from genprior.generators import Generator
 from genprior.networks.bundled import load_generator
 from genprior.networks.saved import add_facts
@@ -128,7 +128,7 @@ class Training(Machine):
             print_json({"files": [str(path) for path in files], **facts})
             return
         for path in files:
-            Console().print(Text.assemble(("wrote ", "bold"), str(path)), soft_wrap=True)
+            Output().print(Text.assemble(("wrote ", "bold"), str(path)), soft_wrap=True)
 
 
 @dataclass(frozen=True, kw_only=True)

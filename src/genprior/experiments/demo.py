@@ -56,13 +56,13 @@ class Demo:
 
 
 def demo_solvers() -> dict[str, Solver]:
-    """The solvers that the demo compares, all with default steps."""
+    """The solvers that the demo compares, all with default steps; those of ADMM are not the paper's."""
     return {
         "gradient descent": GradientDescent(),
         "Adam": Adam(),
         "L-BFGS": LBFGS(),
-        "linearized ADMM": LinearizedADMM(),
-        "exact ADMM": ExactADMM(),
+        "linearized ADMM, our defaults": LinearizedADMM(),
+        "exact ADMM, our defaults": ExactADMM(),
         "Auto": Auto(),
     }
 

@@ -25,7 +25,7 @@ from genprior.theory.proposition import check_proposition1
 Announce = Callable[[str], None]
 
 _PAPER = LinearizedADMM(z_step=z_steps.Gradient(), dual=duals.Paper())
-"""Algorithm 1 with the steps of the paper, for problems without a certificate."""
+"""Algorithm 1 in form, for problems without a certificate: its step sizes follow the run, as Theorem 1 gives none."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def _run(problem: Problem, certificate: Certificate, steps: int) -> Measured:
     solve(
         problem,
         solver,
-        stop=MaxSteps(steps + 1),  # a callback sees the state before each step
+        stop=MaxSteps(steps),
         z0=certificate.z0,
         tolerance=1e-30,
         patience=10 * steps,

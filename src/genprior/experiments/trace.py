@@ -59,11 +59,11 @@ class Recorder:
         self._rows.append(_row(view.seconds, view.forwards + view.backwards, self._best, self._values))
 
     def course(self, result: Result) -> Course:
-        """What was recorded and, as callbacks do not see the step in which the last item ends, the result."""
+        """What was recorded, with the result in place of the last step."""
         items = torch.arange(len(result.signal), device=result.signal.device)
         ends = {name: measure(result.signal, items) for name, measure in self._measures.items()}
         end = _row(result.seconds, result.forwards + result.backwards, result.objective, ends)
-        seconds, passes, objectives, values = zip(*self._rows, end, strict=True)
+        seconds, passes, objectives, values = zip(*self._rows[:-1], end, strict=True)
         return Course(
             torch.tensor(seconds),
             torch.tensor(passes),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import warnings
 from typing import Any
 
@@ -111,6 +112,53 @@ def place_of(module: nn.Module) -> tuple[torch.device, torch.dtype]:
             if tensor.is_floating_point():
                 return tensor.device, tensor.dtype
     return torch.device("cpu"), torch.float32
+
+
+Places = dict[tuple[int, str], int]
+"""Where the memory of each of a module's tensors was when last seen."""
+
+
+def places_of(module: nn.Module) -> Places:
+    """Of parameters and buffers."""
+    return {
+        (number, name): tensor.data_ptr()
+        for number, part in enumerate(all_parts(module))
+        for name, tensor in (*part._parameters.items(), *part._buffers.items())
+        if tensor is not None and not tensor.is_inference()
+    }
+
+
+def follow(double: nn.Module, module: nn.Module, seen: Places) -> None:
+    """Give ``double`` the tensors that ``module`` has been given since it was ``seen``, as by ``p.data = ...``."""
+    now = places_of(module)
+    if double is module or now == seen:
+        return
+    parts, originals = all_parts(double), all_parts(module)
+    for (number, name), place in now.items():
+        if seen.get((number, name)) in {None, place}:
+            continue
+        new, mine = originals[number], parts[number]
+        if name in new._parameters:
+            mine._parameters[name].data = new._parameters[name].detach()  # type: ignore[union-attr]
+        else:
+            mine._buffers[name] = new._buffers[name]
+    seen.clear()
+    seen.update(now)
+
+
+def contents_of(module: nn.Module) -> str:
+    """A digest of all numbers that a module holds: parameters, buffers, plain tensors and settings."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in all_parts(module):
+        digest.update(type(part).__qualname__.encode())
+        for name, value in (*vars(part).items(), *part._parameters.items(), *part._buffers.items()):
+            if isinstance(value, Tensor):
+                plain = torch.view_as_real(value.detach().resolve_conj()) if value.is_complex() else value.detach()
+                digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+                digest.update(plain.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+            elif isinstance(value, bool | int | float | str | tuple):
+                digest.update(f"{name} {value!r}".encode())
+    return digest.hexdigest()
 
 
 def version_of(tensor: Tensor) -> int:

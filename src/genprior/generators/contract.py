@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,17 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from genprior import _validate
-from genprior.generators.alias import frozen_alias, place_of, version_of
+from genprior._budget import Budget
+from genprior.generators.alias import contents_of, follow, frozen_alias, place_of, places_of
 from genprior.generators.chain import Chain, WayBack
 from genprior.generators.evaluation import Evaluation
 from genprior.generators.faster import quick_copy
 from genprior.generators.jacobian import Linearised, OnlyGradients, jacobian, pushed
 from genprior.generators.laws import Law, Normal
-from genprior.generators.metric import mean_gram
+from genprior.generators.metric import POINTS, PULLS, Preconditioner, Remembered, affordable, mean_gram
 from genprior.generators.packed import packed_copy
 
-_STILL = 1e-30
-"""Directions of the metric below this do not move the signal."""
 _CHECK = "check latent_shape, and the module itself"
 
 
@@ -62,6 +62,8 @@ class Generator:
     """
 
     _chain: Chain | None = None
+    budget: Budget | None = None
+    """What is left of the run that this generator was made ready for."""
 
     def __init__(
         self,
@@ -80,6 +82,8 @@ class Generator:
         self.law = _checked_law(law)
         self.signal_range = _checked_range(signal_range)
         self.module = frozen_alias(module)
+        self._source: nn.Module | None = module
+        self._seen = places_of(module)
         self._run: Callable[[Tensor], Tensor] = self.module
         found_device, found_dtype = place_of(self.module)
         self.device = found_device if device is None else torch.empty(0, device=device).device
@@ -92,21 +96,40 @@ class Generator:
         self.no_jacobian: str | None = None
         self.forwards = 0
         self.backwards = 0
-        self._known: dict[str, Tensor] = {}
-        self._given = {} if metric is None else self._knowledge(self._checked_metric(metric), 0, 0)
+        self._given = None if metric is None else self._checked_metric(metric)
+        self._given_for = "" if metric is None else contents_of(self.module)
+        self._known = Remembered()
         self.forget()
 
     def __call__(self, z: Tensor) -> Tensor:
         """``G(z)``: one forward pass, differentiable with respect to ``z``."""
         self._check_latent(z)
-        try:
-            x = self._run(z)
-        except Exception:
-            with _persons_code(z):
-                raise
+        self._follow()
+        with self._timed(len(z)):
+            try:
+                x = self._run(z)
+            except Exception:
+                with _persons_code(z):
+                    raise
         self.forwards += 1
         self._check_signal(x, len(z))
         return x
+
+    @contextmanager
+    def _timed(self, rows: int) -> Iterator[None]:
+        """A forward pass of a run: not begun when its time is over, and timed."""
+        if self.budget is None:
+            yield
+            return
+        self.budget.check()
+        begun = time.perf_counter()
+        yield
+        self.budget.note(rows, time.perf_counter() - begun)
+
+    def _follow(self) -> None:
+        """See to it that the module's tensors are the caller's, also those that were put in place of others."""
+        if self._source is not None:
+            follow(self.module, self._source, self._seen)
 
     def trace(self, z: Tensor) -> tuple[Tensor, WayBack]:
         """``G(z)``, and the way back ``v -> DG(z)^T v``, to be gone once: one forward pass now, one backward pass then."""
@@ -116,18 +139,21 @@ class Generator:
                 x = self(leaf)
             return x.detach(), lambda v: self.backward(leaf, x, v)
         self._check_latent(z)
-        try:
-            x, back = self._chain(z)
-        except Exception:
-            with _persons_code(z):
-                raise
+        with self._timed(len(z)):
+            try:
+                x, back = self._chain(z)
+            except Exception:
+                with _persons_code(z):
+                    raise
         self.forwards += 1
         self._check_signal(x, len(z))
-        return x, lambda v: self._counted(back(v))
 
-    def _counted(self, gradient: Tensor) -> Tensor:
-        self.backwards += 1
-        return gradient
+        def counted(v: Tensor) -> Tensor:
+            self._between()
+            self.backwards += 1
+            return back(v)
+
+        return x, counted
 
     def _check_signal(self, x: object, count: int) -> None:
         if not isinstance(x, Tensor):
@@ -149,6 +175,7 @@ class Generator:
         """``DG(z)^T v`` for ``x = G(z)`` with its graph, which is kept if wanted: one backward pass."""
         if not x.requires_grad:
             raise ValueError("the generator's output does not depend on the latent: its module detaches or ignores z")
+        self._between()
         (gradient,) = torch.autograd.grad(x, z, v, retain_graph=keep)
         self.backwards += 1
         return gradient
@@ -163,8 +190,8 @@ class Generator:
         """
         module, speedups = quick_copy(self.module, self.sample_latent(4))
         other = self.with_module(module)
-        if self._given and torch.equal(self._given["weights"], self._weights()):
-            other._given = other._knowledge(self._given["metric"], 0, 0)
+        if self._given is not None and self._given_for == contents_of(self.module):
+            other._given, other._given_for = self._given, contents_of(other.module)
             other.forget()
         if compile:
             other._run = torch.compile(other.module)
@@ -182,7 +209,9 @@ class Generator:
 
         The module's structure is read now, its weights at every pass.
         """
+        self._follow()
         other = self.recounted()
+        other._source = None
         if other._run is other.module:
             other._run = packed_copy(self.module)
             kind = type(self)  # what a person's subclass does in a pass is part of it
@@ -194,8 +223,8 @@ class Generator:
         """Another module under the same contract: shapes, law, range; counts from zero."""
         other = self.recounted()
         other.module = other._run = frozen_alias(module)
-        other._chain = None
-        other._known, other._given, other.speedups, other.no_jacobian = {}, {}, (), None
+        other._source, other._seen, other._chain = module, places_of(module), None
+        other._known, other._given, other.speedups, other.no_jacobian = Remembered(), None, (), None
         return other
 
     def evaluate(self, z: Tensor, *, graph: bool = True) -> Evaluation:
@@ -209,13 +238,19 @@ class Generator:
         """
         self._check_latent(z)
         with self._twice(), _persons_code(z):
-            matrix = jacobian(self.module, z, math.prod(self.signal_shape), image)
+            matrix = jacobian(self.module, z, math.prod(self.signal_shape), image, self._between)
         self.forwards += math.prod(self.latent_shape)
         return matrix
+
+    def _between(self) -> None:
+        """Before a pass: whether there is time for it."""
+        if self.budget is not None:
+            self.budget.check()
 
     def push(self, z: Tensor, tangents: Tensor) -> Tensor:
         """``DG(z) v`` for tangents ``(n, B, *latent_shape)``, as ``(n, B, *signal_shape)``: n forward passes in one."""
         self._check_latent(z)
+        self._between()
         with self._twice(), _persons_code(z):
             images = pushed(self.module, z, tangents)
         self.forwards += len(tangents)
@@ -241,43 +276,41 @@ class Generator:
         """``E[DG(z)^T DG(z)]`` over the law, ``(s, s)`` for s latent numbers: how far latent directions move the signal.
 
         The one that came with the generator, at no cost; otherwise estimated by a few passes, which are counted each time, and
-        remembered. Estimated anew when the module's numbers have changed.
+        remembered. Estimated anew when anything that the module holds has changed. In a run whose limit does not allow for all
+        of these passes, a rougher estimate serves that run alone.
         """
-        if "metric" not in self._known or not torch.equal(self._known["weights"], self._weights()):
-            before = self.forwards, self.backwards
-            metric = mean_gram(self)
-            self._known.clear()
-            self._known.update(self._knowledge(metric, self.forwards - before[0], self.backwards - before[1]))
-        else:
-            forwards, backwards = self._known["passes"].tolist()
-            self.forwards, self.backwards = self.forwards + forwards, self.backwards + backwards
-        return self._known["metric"]
+        self._follow()
+        contents, known = contents_of(self.module), self._known.latest
+        if known is not None and known.contents == contents:
+            self.forwards, self.backwards = self.forwards + known.forwards, self.backwards + known.backwards
+            return known.metric
+        points, pulls = affordable(self.budget)
+        before = self.forwards, self.backwards
+        metric = mean_gram(self, points, pulls)
+        if (points, pulls) != (POINTS, PULLS):
+            self._known = Remembered()  # a rough one, for this run alone
+        self._known.latest = Preconditioner(metric, contents, self.forwards - before[0], self.backwards - before[1])
+        return metric
 
     def metric_modes(self) -> tuple[Tensor, Tensor]:
-        """Eigenvalues (rising, all above zero) and eigenvectors of the remembered metric.
-
-        Where no direction moves the signal (all weights are zero), none counts more than another: all values are one.
-        """
-        if "values" not in self._known:
-            metric = self._known["metric"] if "metric" in self._known else self.metric()
-            values, vectors = torch.linalg.eigh(metric.cpu().double())  # small, and not every device has float64
-            moves = bool(values[-1] > _STILL)
-            self._known["values"] = (values.clamp_min(_STILL) if moves else torch.ones_like(values)).to(metric)
-            self._known["vectors"] = vectors.to(metric)
-        return self._known["values"], self._known["vectors"]
+        """Eigenvalues (rising, all above zero) and eigenvectors of the remembered metric."""
+        if self._known.latest is None:
+            self.metric()
+        assert self._known.latest is not None, "metric() remembers one"
+        return self._known.latest.modes
 
     @property
     def given_metric(self) -> Tensor | None:
         """The metric that came with the generator, if one did."""
-        return self._given.get("metric")
+        return self._given
 
     def forget(self) -> None:
         """Drop what was estimated (the metric): for measurements in which everybody pays for what they use."""
-        self._known.clear()
-        self._known.update(self._given)
+        given = self._given
+        self._known.latest = None if given is None else Preconditioner(given, self._given_for, 0, 0)
 
     def sample_latent(self, count: int, seed: int = 0) -> Tensor:
-        """Draw ``count`` latents from the law, the same on every device."""
+        """Draw ``count`` latents from the law, the same on every device; never the starts of a search, whatever its seed."""
         _validate.whole("count", count)
         return self.draw(count, _validate.seed(seed))
 
@@ -289,14 +322,6 @@ class Generator:
     def spread(self) -> float:
         """The unit of length in the latent space, for default steps: the typical size of one latent number under the law."""
         return self.law.spread_in(self.latent_shape)
-
-    def _weights(self) -> Tensor:
-        """Changes when the module's numbers do."""
-        return torch.tensor([hash((p.data_ptr(), version_of(p))) for p in self.module.parameters()], device="cpu")
-
-    def _knowledge(self, metric: Tensor, forwards: int, backwards: int) -> dict[str, Tensor]:
-        passes = torch.tensor([forwards, backwards], device="cpu")
-        return {"metric": metric, "weights": self._weights(), "passes": passes}
 
     def _checked_metric(self, metric: Tensor) -> Tensor:
         size = math.prod(self.latent_shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import threading
 import warnings
@@ -38,17 +39,26 @@ class OnlyGradients(ValueError):
         )
 
 
-def jacobian(module: nn.Module, z: Tensor, signal: int, image: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+def jacobian(
+    module: nn.Module,
+    z: Tensor,
+    signal: int,
+    image: Callable[[Tensor], Tensor] | None = None,
+    between: Callable[[], None] | None = None,
+) -> Tensor:
     """``DG(z)``, or ``image(DG(z))`` column by column, as ``(B, m, s)``; ``signal`` is how many numbers one signal has.
 
     Tangents go through the network together as one large batch, the values through which they are carried only once.
-    Modules that forward mode or its batching cannot take are differentiated twice in reverse mode instead.
+    Modules that forward mode or its batching cannot take are differentiated twice in reverse mode instead. ``between`` is
+    called before each batch, and may end the work by an exception.
     """
     size, shape = math.prod(z.shape[1:]), z.shape
     group = max(1, min(size, _LARGEST // max(1, signal * len(z))))
     units = torch.eye(size, device=z.device, dtype=z.dtype).reshape(size, 1, *shape[1:])
     blocks = []
     for part in _batch.pieces(units, group):
+        if between is not None:
+            between()
         tangents = pushed(module, z, part.expand(len(part), *shape))
         blocks.append(_batch.flat((image or _same)(tangents.flatten(0, 1))).reshape(len(part), len(z), -1))
     return torch.cat(blocks).permute(1, 2, 0).contiguous()
@@ -62,6 +72,8 @@ class Linearised:
         with torch.enable_grad():
             self._leaf = self._z.requires_grad_()
             self._value = generator(self._leaf)
+        self.x = self._value.detach()
+        """``G(z)``."""
 
     def push(self, v: Tensor) -> Tensor:
         """``DG(z) v``."""
@@ -80,7 +92,7 @@ def pushed(module: nn.Module, z: Tensor, tangents: Tensor) -> Tensor:
         return image
 
     with _ONE_AT_A_TIME:
-        _prepare_forward_mode()
+        prepare_forward_mode()
         with sdpa_kernel(SDPBackend.MATH):  # the only kernel of attention that has second derivatives and forward mode
             try:
                 with torch.no_grad():
@@ -109,12 +121,22 @@ def _pushed_by_transposition(module: nn.Module, z: Tensor, tangents: Tensor) -> 
 
 
 @lru_cache(maxsize=1)
-def _prepare_forward_mode() -> None:
-    """Torch compiles helpers at the first use of forward mode and warns of its own old compiler: nobody can act on that."""
-    with warnings.catch_warnings():
+def prepare_gradients() -> None:
+    """Let torch load what it loads at its first gradient, about half a second: loading is not computing."""
+    with torch.inference_mode(False), torch.enable_grad():
+        leaf = torch.ones(1, requires_grad=True)
+        torch.autograd.grad(2 * leaf, leaf, torch.ones(1))
+
+
+@lru_cache(maxsize=1)
+def prepare_forward_mode() -> None:
+    """The same for forward mode, one or two seconds; torch also warns of its own old compiler, which no user can mend."""
+    with _ONE_AT_A_TIME, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        one = torch.ones(())
-        torch.func.jvp(torch.sin, (one,), (one,))
+        layer, point = torch.nn.Linear(1, 1, device="cpu", dtype=torch.float32), torch.ones(1, 1)
+        with torch.no_grad():
+            torch.func.vmap(lambda v: torch.func.jvp(layer, (point,), (v,))[1])(torch.ones(1, 1, 1))
+    gc.collect()  # all that was loaded is garbage collected once, which takes a while: now, rather than in a run
 
 
 def _same(x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from genprior import _validate
+from genprior import _batch, _validate
 
 _BISECTIONS = 60
 _TOO_SMALL = 1e-200
@@ -38,6 +38,14 @@ class Law(ABC):
     def centre(self) -> float:
         """Mean of one coordinate."""
         return 0.0
+
+    def reach(self, z: Tensor) -> Tensor:
+        """How far out each latent lies, shape ``(B,)``: 1 is as far as draws ever go.
+
+        Here by the distance from the centre: that of a normal latent of s numbers is at most ``sqrt(s) + 5`` standard
+        deviations, but for one draw in 300,000.
+        """
+        return _batch.norm(z - self.centre) / (self.spread_in(tuple(z.shape[1:])) * _farthest(z))
 
 
 @dataclass(frozen=True)
@@ -88,6 +96,10 @@ class TruncatedNormal(Law):
         """The standard deviation before the cut."""
         return self.scale
 
+    def reach(self, z: Tensor) -> Tensor:
+        """How far out each latent lies; the ball is the end."""
+        return _batch.norm(z) / min(self.radius, self.scale * _farthest(z))
+
     def spread_in(self, shape: tuple[int, ...]) -> float:
         """In a small ball the density is flat: ``radius / sqrt(s + 2)`` for s latent numbers; else ``scale``."""
         return min(self.scale, self.radius / math.sqrt(math.prod(shape) + 2))
@@ -120,6 +132,14 @@ class Uniform(Law):
     def centre(self) -> float:
         """The middle."""
         return (self.low + self.high) / 2
+
+    def reach(self, z: Tensor) -> Tensor:
+        """How far out each latent lies: its farthest coordinate, from the middle to the bound."""
+        return (_batch.flat(z) - self.centre).abs().amax(dim=1) / ((self.high - self.low) / 2)
+
+
+def _farthest(z: Tensor) -> float:
+    return math.sqrt(z[0].numel()) + 5
 
 
 def _truncated_chi(level: Tensor, size: int, cut: float) -> Tensor:

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from genprior._files import write_atomically
-from genprior.items.arrays import hdf5
+from genprior._files import add_folder, set_aside, sync_folders, write_atomically, writing
+from genprior.items.hdf5 import hdf5
 from genprior.items.pictures import encode
 from genprior.items.stream import Items, Part
 
@@ -74,12 +74,14 @@ class Outputs:
     def __init__(self, items: Items, folder: Path, work: Path, signal_shape: Shape) -> None:
         self._items, self._folder, self._work, self._shape = items, folder, work, signal_shape
         self._groups = _groups(items)
+        add_folder(folder)
         self._next = 0
         """The first of the groups that is not in place."""
 
     def write(self, start: int, signals: Sequence[Tensor | None]) -> list[str | None]:
         """Write the items from ``start`` on, None where there is none; the name of each one's file."""
         names: list[str | None] = []
+        folders: list[Path] = []
         while len(names) < len(signals):
             number = self._items.part_of(start + len(names))
             part = self._items.parts[number]
@@ -88,8 +90,9 @@ class Outputs:
             if part.array is not None:
                 self._write_rows(number, row, taken)
             elif taken[0] is not None:
-                self._write_picture(part, taken[0])
+                folders.append(self._write_picture(part, taken[0]))
             names += [None if signal is None else part.output for signal in taken]
+        sync_folders(folders)  # once for all images of a batch
         return names
 
     def finish(self, done: int) -> None:
@@ -98,7 +101,7 @@ class Outputs:
             group = self._groups[self._next]
             path = self._folder / group.output
             if all(self._row_file(number).is_file() for number in group.members):
-                path.parent.mkdir(parents=True, exist_ok=True)
+                self._add_below(path.parent)
                 write_atomically(path, partial(self._assemble, group))
             for number in group.members:
                 self._row_file(number).unlink(missing_ok=True)
@@ -110,6 +113,14 @@ class Outputs:
             name is None or self._items.parts[part].array is not None or (self._folder / name).is_file()
             for part, name in zip(self._items.parts_of(start, start + len(names)), names, strict=True)
         )
+
+    def set_aside_damaged(self) -> list[Path]:
+        """Rename arrays that were growing in an earlier run and cannot be continued; their new names."""
+        return [
+            set_aside(path)
+            for number, part in enumerate(self._items.parts)
+            if (path := self._row_file(number)).is_file() and not _is_sound(path, self._row_shape(part))
+        ]
 
     def to_repeat(self, done: set[int], size: int) -> set[int]:
         """Which of the batches of ``size`` items that are ``done`` must be done again, for arrays that are not there.
@@ -140,14 +151,33 @@ class Outputs:
     def _write_rows(self, number: int, row: int, signals: Sequence[Tensor | None]) -> None:
         part = self._items.parts[number]
         stored = np.stack([self._stored(part, signal) for signal in signals])
-        rows = self._rows(number, (part.count, *stored.shape[1:]))
-        rows[row : row + len(stored)] = stored
-        rows.flush()
+        shape, path = self._row_shape(part), self._row_file(number)
+        if not path.is_file():
+            write_atomically(path, lambda temporary: _blank(temporary, shape))
+        with (
+            writing(path),
+            path.open("r+b") as file,
+        ):  # not mapped into memory: on a full disk that would kill the process
+            file.seek(_first_row(file, shape) + row * stored[0].nbytes)
+            file.write(stored.tobytes())
+            file.flush()
+            os.fsync(file.fileno())
 
-    def _write_picture(self, part: Part, signal: Tensor) -> None:
+    def _write_picture(self, part: Part, signal: Tensor) -> Path:
+        """Give the folder, which is still to be synced."""
         path = self._folder / part.output
-        path.parent.mkdir(parents=True, exist_ok=True)
-        encode(signal, path, deep=part.deep)
+        self._add_below(path.parent)
+        encode(signal, path, deep=part.deep, sync=False)
+        return path.parent
+
+    def _add_below(self, folder: Path) -> None:
+        """Make a folder among the outputs, but not theirs: without the records of the job they would be of unknown origin."""
+        if not self._folder.is_dir():
+            raise FileNotFoundError(
+                f"the folder {self._folder} is no longer there: was it removed during the job? The same command starts it "
+                "again"
+            )
+        add_folder(folder)
 
     def _stored(self, part: Part, signal: Tensor | None) -> np.ndarray[Any, Any]:
         """A signal as the input's array would hold it; NaN where there is none."""
@@ -156,17 +186,8 @@ class Outputs:
         stored: np.ndarray[Any, Any] = part.layout.from_items(lone).float().numpy()[0]
         return stored
 
-    def _rows(self, number: int, shape: Shape) -> np.memmap[Any, Any]:
-        path = self._row_file(number)
-        if not path.is_file():
-            write_atomically(path, lambda temporary: _blank(temporary, shape))
-        rows = np.lib.format.open_memmap(path, mode="r+")
-        if rows.shape != shape or rows.dtype != np.float32:
-            raise ValueError(
-                f"{path} holds {rows.dtype} of shape {rows.shape}, expected float32 of shape {shape}: it is of another run, "
-                "delete it or give another --out"
-            )
-        return rows
+    def _row_shape(self, part: Part) -> Shape:
+        return (part.count, *self._stored(part, None).shape)
 
     def _row_file(self, number: int) -> Path:
         return self._work / f"rows-{number:06d}.npy"
@@ -202,7 +223,30 @@ def _reserve(path: Path) -> None:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     except OSError as problem:
         if problem.errno in _FULL:
-            raise OSError(problem.errno, problem.strerror, str(path.parent)) from None
+            raise
+
+
+def _is_sound(path: Path, shape: Shape) -> bool:
+    """Whether an array file has this shape and is whole."""
+    try:
+        with path.open("rb") as file:
+            return _first_row(file, shape) + 4 * int(np.prod(shape, dtype=np.int64)) == path.stat().st_size
+    except ValueError:
+        return False
+
+
+def _first_row(file: IO[bytes], shape: Shape) -> int:
+    """The place of the first row in an array file, which must hold float32 of a shape."""
+    version = np.lib.format.read_magic(file)
+    if version != (1, 0):
+        raise ValueError(f"{file.name} has the version {version}, expected (1, 0): it is not ours")
+    found, _, kind = np.lib.format.read_array_header_1_0(file)
+    if found != shape or kind != np.float32:
+        raise ValueError(
+            f"{file.name} holds {kind} of shape {found}, expected float32 of shape {shape}: it is of another run, delete it "
+            "or give another --out"
+        )
+    return file.tell()
 
 
 def _write_npy(file: IO[bytes], array: np.ndarray[Any, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from genprior._files import write_atomically
 from genprior.items.guard import Unreadable, reading
+from genprior.items.limits import MOST_PIXELS
 
 WRITTEN_AS = {
     ".png": ".png",
@@ -46,6 +47,11 @@ _DEEP = ("I;16", "I;16L", "I;16B", "I;16N")
 _TOO_DEEP = ("I", "F")
 _ORIENTATION = 0x0112
 _LAST_UPRIGHT = 4
+Pixels = np.ndarray[Any, Any]
+_COPIES = {"WEBP": 2}
+"""How many times the memory of others a reader takes: that of WebP keeps two more copies of an image."""
+_BAND = 256
+"""Rows of an image that are converted at once."""
 
 
 @dataclass(frozen=True)
@@ -73,37 +79,38 @@ def decode(source: Path | bytes, wanted: Wanted, name: str | None = None) -> Ten
     transparent pixels, several frames otherwise, more than 16 bits, anything that is not a picture.
     """
     shown = name or (str(source) if isinstance(source, Path) else "the picture")
-    with reading(shown, "a picture"), _opened(source) as image:
+    with quiet(), reading(shown, "a picture"), opened(source, shown) as image:
         check(image, wanted, shown)
         plain = flatten(image, wanted.channels, shown, on_white=wanted.on_white)
         _check_size(plain.size, wanted, shown)
     if wanted.resize and plain.size != (wanted.width, wanted.height):
         plain = ImageOps.fit(plain, (wanted.width, wanted.height), Image.Resampling.LANCZOS)
     pixels = torch.from_numpy(np.array(plain, dtype=np.float32))
-    pixels = pixels.clamp_(0, 1) if plain.mode == "F" else pixels / 255
+    pixels = pixels.clamp_(0, 1) if plain.mode == "F" else pixels.div_(255)
     pixels = pixels.reshape(wanted.height, wanted.width, -1).permute(2, 0, 1)
     return pixels.expand(wanted.channels, -1, -1).contiguous()
 
 
 def flatten(image: Image.Image, channels: int, name: str, *, on_white: bool) -> Image.Image:
     """An opened picture upright, without palette and transparency: L or RGB, or F in [0, 1] for 16 bits of grey."""
-    deep, upright = _is_deep(image), ImageOps.exif_transpose(image)
+    deep = _is_deep(image)
+    ImageOps.exif_transpose(image, in_place=True)
     if deep:
-        return Image.fromarray(np.asarray(upright, dtype=np.float32) / 65535)
-    return _flat(_on_white(upright) if on_white else upright, channels, name)
+        return in_bands(image, "F", lambda band: band.astype(np.float32) / 65535)
+    return _flat(_on_white(image) if on_white else image, channels, name)
 
 
 def check_file(path: Path, wanted: Wanted) -> bool:
     """Look at the head of a file only; raise if it will be refused. Whether it has 16 bits."""
-    with reading(path, "a picture"), _opened(path) as image:
+    with quiet(), reading(path, "a picture"), opened(path, str(path)) as image:
         check(image, wanted, str(path))
         return _is_deep(image)
 
 
 def check(image: Image.Image, wanted: Wanted, name: str) -> None:
     """Raise where a picture, by what its head says, cannot become what is wanted."""
-    if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
-        raise Unreadable(f"{name} holds {getattr(image, 'n_frames', 2)} frames: save each as a picture of its own")
+    if getattr(image, "is_animated", False) and image.format != "MPO":  # frames are not counted: there may be millions
+        raise Unreadable(f"{name} holds several frames: save each as an image of its own")
     check_depth(image, name)
     _check_size(image.size[::-1] if _lies_on_its_side(image) else image.size, wanted, name)
 
@@ -114,8 +121,11 @@ def check_depth(image: Image.Image, name: str) -> None:
         raise Unreadable(f"{name} has 32 bits for each pixel (mode {image.mode}): save it as .npy, values in [0, 1]")
 
 
-def encode(picture: Tensor, path: Path, *, deep: bool = False) -> None:
-    """Write a picture ``(1 or 3, h, w)`` in [0, 1], whole or not at all; ``deep`` with 16 bits where it is grey."""
+def encode(picture: Tensor, path: Path, *, deep: bool = False, sync: bool = True) -> None:
+    """Write an image ``(1 or 3, h, w)`` in [0, 1], whole or not at all; ``deep`` with 16 bits where it is grey.
+
+    With ``sync=False`` the caller syncs the folder, see ``write_atomically``.
+    """
     suffix = path.suffix.lower()
     values = picture.detach().cpu().float().clamp(0, 1)
     if deep and len(values) == 1 and suffix in {".png", ".tif", ".tiff"}:
@@ -123,14 +133,29 @@ def encode(picture: Tensor, path: Path, *, deep: bool = False) -> None:
     else:
         pixels = (values * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
         image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else np.ascontiguousarray(pixels))
-    write_atomically(path, lambda temporary: image.save(temporary, **_SAVE[suffix]))
+    write_atomically(path, lambda temporary: image.save(temporary, **_SAVE[suffix]), sync=sync)
 
 
 def _on_white(image: Image.Image) -> Image.Image:
     if not image.has_transparency_data:
         return image
-    image = image.convert("RGBA")
-    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+    image = _as_mode(image, "RGBA")
+    white = Image.new("RGB", image.size, "white")
+    white.paste(image, mask=image.getchannel("A"))
+    return white
+
+
+def in_bands(image: Image.Image, mode: str, change: Callable[[Pixels], Pixels]) -> Image.Image:
+    """An image with its pixels changed, some rows at a time: copies of a large one take hundreds of megabytes."""
+    changed = Image.new(mode, image.size)
+    for top in range(0, image.height, _BAND):
+        band = image.crop((0, top, image.width, min(top + _BAND, image.height)))
+        changed.paste(Image.fromarray(change(np.asarray(band))), (0, top))
+    return changed
+
+
+def _as_mode(image: Image.Image, mode: str) -> Image.Image:
+    return image if image.mode == mode else image.convert(mode)
 
 
 def _check_size(size: tuple[int, int], wanted: Wanted, name: str) -> None:
@@ -164,16 +189,28 @@ def _is_deep(image: Image.Image) -> bool:
 def _flat(image: Image.Image, channels: int, name: str) -> Image.Image:
     """Without palette and transparency: L or RGB."""
     if image.has_transparency_data:
-        image = image.convert("RGBA")
+        image = _as_mode(image, "RGBA")
         if image.getchannel("A").getextrema()[0] != 255:
             raise Unreadable(f"{name} has transparent pixels, whose values are not known: flatten it onto a background")
-    return image.convert("L" if channels == 1 else "RGB")
+    return _as_mode(image, "L" if channels == 1 else "RGB")
 
 
 @contextmanager
-def _opened(source: Path | bytes) -> Iterator[Image.Image]:
+def opened(source: Path | bytes, name: str) -> Iterator[Image.Image]:
+    """An image file whose head was read and whose pixels were not; refused where it would take too much memory."""
+    with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
+        most = MOST_PIXELS // _COPIES.get(image.format or "", 1)
+        if image.width * image.height > most:
+            raise Unreadable(
+                f"{name} has {image.width} x {image.height} pixels, at most {most / 1e6:.0f} million are read: scale it down "
+                "first"
+            )
+        yield image
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the warnings of PIL: what matters is an error here. Not for threads, which share the filter of warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
-            yield image
+        yield

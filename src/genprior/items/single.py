@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 from torch import Tensor
 
 from genprior.items.guard import Unreadable, reading
-from genprior.items.pictures import FORMATS, Wanted, decode
+from genprior.items.pictures import Wanted, decode, opened, quiet
 
 _KINDS = {"b": "truth values", "u": "whole numbers", "i": "whole numbers", "f": "real numbers", "c": "complex numbers"}
 
@@ -19,7 +18,7 @@ def read_picture(path: Path, channels: int) -> Tensor:
     """A picture in its own size, ``(channels, h, w)`` in [0, 1]."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
-    with reading(path, "a picture"), Image.open(path, formats=FORMATS) as image:
+    with quiet(), reading(path, "a picture"), opened(path, str(path)) as image:
         size = image.size
     return decode(path, Wanted(channels, size[1], size[0], resize=True))
 
@@ -31,8 +30,8 @@ def read_array(path: Path, kinds: str = "f") -> np.ndarray[Any, Any]:
     if path.suffix.lower() != ".npy":
         raise Unreadable(f"{path} must be a .npy file: numpy.save writes one")
     with reading(path, "an array"):
-        array = np.load(path, allow_pickle=False)
+        array = np.load(path, mmap_mode="r", allow_pickle=False)  # nothing is read that is declared and not there
     if array.dtype.kind not in kinds:
         allowed = " or ".join(dict.fromkeys(_KINDS[kind] for kind in kinds))
         raise Unreadable(f"{path} holds {array.dtype}, expected {allowed}")
-    return np.ascontiguousarray(array)
+    return np.array(array, order="C")

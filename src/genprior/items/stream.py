@@ -49,6 +49,8 @@ class Part:
     """Why it cannot be used, where it is to be skipped."""
     passed_over: tuple[str, ...] = ()
     """Why other arrays of the file are no items."""
+    version: Version | None = None
+    """Of the file, when it was opened."""
 
     @property
     def label(self) -> str:
@@ -59,6 +61,21 @@ class Part:
     def name(self, row: int) -> str:
         """The name of one of its items."""
         return f"{self.label}[{row}]" if self.layout is not None and self.layout.batched else self.label
+
+
+@dataclass(frozen=True)
+class Version:
+    """By which a change of a file is noticed."""
+
+    size: int
+    time: int
+    """Of the last change, in nanoseconds."""
+
+    @staticmethod
+    def of(path: Path) -> Version:
+        """The version that is there now."""
+        facts = path.stat()
+        return Version(facts.st_size, facts.st_mtime_ns)
 
 
 class Items:
@@ -95,22 +112,48 @@ class Items:
             part, first = self.parts[index], start + len(found) - self.starts[index]
             found += self._read_part(part, first, min(part.count, first + stop - start - len(found)))
             index += 1
+        if stop >= len(self):
+            self._move_to(None)
         return found
 
     def fingerprint(self) -> str:
         """A digest of names, sizes and times of change: tells whether these are the files of an earlier run."""
         digest = hashlib.sha256()
         for part in self.parts:
-            facts = part.path.stat()
-            digest.update(f"{part.label}:{part.count}:{facts.st_size}:{facts.st_mtime_ns}\n".encode())
+            version = part.version or Version.of(part.path)
+            digest.update(f"{part.label}:{part.count}:{version.size}:{version.time}\n".encode())
         return digest.hexdigest()
+
+    def changed(self) -> list[Path]:
+        """The files that are no longer what they were when they were opened."""
+        versions = {part.path: part.version for part in self.parts if part.version is not None}
+        return [path for path, version in versions.items() if not path.exists() or Version.of(path) != version]
+
+    def changes(self) -> tuple[str, ...]:
+        """A note on such files, for the end of a job: what was read of them was the version at its start."""
+        changed = self.changed()
+        more = f" and {len(changed) - 1} more files" if len(changed) > 1 else ""
+        return tuple(
+            printable(f"{path}{more} changed during the job: the results are of the version at its start")
+            for path in changed[:1]
+        )
+
+    def newer_than(self, time: int) -> list[Path]:
+        """The files that were changed after a time, in nanoseconds."""
+        versions = {part.path: part.version for part in self.parts}
+        return [path for path, version in versions.items() if version is not None and version.time > time]
 
     def _read_part(self, part: Part, first: int, last: int) -> list[Loaded]:
         names = [part.name(row) for row in range(first, last)]
         try:
+            _refuse_changed(part)
             values = self._values(part, first, last)
+            _refuse_changed(part)
         except Unreadable as problem:  # whatever else goes wrong is not the file's fault: stop, and go on later
             return [Loaded(name, None, str(problem)) for name in names]
+        except BaseException:
+            self._move_to(None)
+            raise
         return [self._checked(name, value) for name, value in zip(names, self.expected.known(values), strict=True)]
 
     def _values(self, part: Part, first: int, last: int) -> Tensor:
@@ -126,10 +169,13 @@ class Items:
         values = as_values(block, part.array.dtype, part.label, measured=self.expected.measured)
         return part.layout.to_items(values, self.expected.shape)
 
-    def _move_to(self, array: Array) -> None:
-        """Keep one file open at most."""
-        if self._reading is not None and self._reading is not array:
-            self._reading.close()
+    def _move_to(self, array: Array | None) -> None:
+        """Keep one file open at most, and the place in one of its arrays."""
+        left = self._reading
+        if left is not None and left is not array:
+            left.close()
+            if array is None or left.file is not array.file:
+                left.file.close()
         self._reading = array
 
     def _checked(self, name: str, value: Tensor) -> Loaded:
@@ -151,17 +197,28 @@ def open_items(
     parts: list[Part] = []
     problems: list[str] = []
     for file in find_files(inputs, without):
+        version = None
         try:
-            parts += _parts(file, expected)
+            version = Version.of(file.path)
+            parts += [replace(part, version=version) for part in _parts(file, expected)]
         except (Unreadable, FileNotFoundError, PermissionError) as problem:
             problems.append(_why(file.path, problem))
-            parts.append(Part(file.path, file.output, 1, problem=problems[-1]))
+            parts.append(Part(file.path, file.output, 1, problem=problems[-1], version=version))
     if problems and not (skip and len(problems) < len(parts)):
         more = f" (and {len(problems) - _SHOWN} more)" if len(problems) > _SHOWN else ""
         hint = "" if skip else "; --skip leaves such files out"
         raise ValueError(f"{'; '.join(problems[:_SHOWN])}{more}{hint if len(problems) < len(parts) else ''}")
     _refuse_collisions(parts)
     return Items(parts, expected)
+
+
+def _refuse_changed(part: Part) -> None:
+    """Rows of two versions of a file must not end up in one result."""
+    if part.version is not None and Version.of(part.path) != part.version:
+        raise Unreadable(
+            f"{part.path} has changed since the job began, so that this item may belong to another version than the others: "
+            "recover the file again, into another --out"
+        )
 
 
 def _why(path: Path, problem: Exception) -> str:
@@ -193,13 +250,14 @@ def _array_parts(file: Named, expected: Expected) -> list[Part]:
     """The arrays of a file that can be items; what else lies there, such as labels, is passed over, unless it was named."""
     parts: list[Part] = []
     misfits: list[str] = []
-    for array in open_arrays(file.path, file.keys):
-        try:
-            parts.append(_array_part(file.path, file.output, array, expected))
-        except Misfit as problem:
-            if file.keys is not None:
-                raise
-            misfits.append(str(problem))
+    with open_arrays(file.path, file.keys) as arrays:
+        for array in arrays:
+            try:
+                parts.append(_array_part(file.path, file.output, array, expected))
+            except Misfit as problem:
+                if file.keys is not None:
+                    raise
+                misfits.append(str(problem))
     if not parts:
         raise Misfit(misfits[0])
     parts[0] = replace(parts[0], passed_over=tuple(misfits))

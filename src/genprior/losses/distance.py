@@ -29,7 +29,9 @@ class SquaredDistance(Loss):
     """
 
     def __init__(self, y: Tensor, weight: PerItem = 1.0) -> None:
-        self.y = _validate.batch("y", _validate.tensor("y", y), None).detach().clone()  # the caller may change theirs
+        self.y = _validate.kept(
+            "y", _validate.batch("y", _validate.tensor("y", y), None)
+        )  # the caller may change theirs
         weight = _validate.per_item("weight", weight, least=0)
         self.weight = weight.clone() if isinstance(weight, Tensor) else weight
         self.batch = y.shape[0]

@@ -52,9 +52,9 @@ class LeastSquares(Loss):
             raise TypeError(
                 f"y is real ({y.dtype}), but {operator!r} gives complex measurements: for a signal x, y = A(x) measures it"
             )
-        _warn_unmeasured(operator, y)
         self.operator = operator
-        self.y = y.detach().clone()  # the caller may change theirs, and rotated copies are kept
+        self.y = _validate.kept("y", y)  # the caller may change theirs, and rotated copies are kept
+        _warn_unmeasured(operator, self.y)
         self.batch = y.shape[0]
         self._form: RowForm | None = None
         self._rotated: Tensor | None = None

@@ -145,7 +145,7 @@ class EmpiricalRisk(Loss):
             point = w.detach().requires_grad_()
             (gradient,) = torch.autograd.grad(self._mean(point).sum(), point, create_graph=True)
             for _ in range(_POWER_STEPS):
-                direction = direction / _batch.spread(_batch.norm(direction).clamp_min(1e-30), direction)
+                direction = direction / _batch.spread(_batch.above_zero(_batch.norm(direction)), direction)
                 if not gradient.requires_grad:
                     break
                 (direction,) = torch.autograd.grad(gradient, point, direction, retain_graph=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 import zipfile
 from pathlib import Path
@@ -17,6 +18,8 @@ import torch
 from torch import nn
 
 from genprior.items.guard import Unreadable, reading
+from genprior.items.limits import LARGEST_INDEX, readable
+from genprior.networks.archive import check_records
 from genprior.networks.program import check_samples, check_texts, checked_program
 from genprior.networks.weights import refuse_pickled_code
 
@@ -47,6 +50,8 @@ def checked_archive(path: Path) -> io.BytesIO:
     Readers of zip files disagree about forged ones, in which a name stands twice or in another case: one that checks the file
     and one that loads it need not see the same. Here both see what was checked.
     """
+    with path.open("rb") as file:
+        check_records(file, path)
     with reading(path, "a torch.export file"), zipfile.ZipFile(path) as archive:
         records = _records(archive, path)
         if _PROGRAM not in records:
@@ -54,7 +59,10 @@ def checked_archive(path: Path) -> io.BytesIO:
         copy = io.BytesIO()
         with zipfile.ZipFile(copy, "w") as new:
             for name, entry in records.items():
+                if name.endswith(".json") and entry.file_size > LARGEST_INDEX:
+                    raise Unreadable(f"{path} holds {name} of {readable(entry.file_size)}: no network is so long")
                 new.writestr(f"program/{name}", _checked(name, archive.read(entry), path))
+            _check_sizes(records, archive, path)
     copy.seek(0)
     return copy
 
@@ -110,3 +118,13 @@ def _check_payloads(config: Any, path: Path) -> None:
             raise Unreadable(
                 f"{path} holds {key} as a pickle, which could run any code: refused; export it as a plain dense tensor"
             )
+
+
+def _check_sizes(records: dict[str, zipfile.ZipInfo], archive: zipfile.ZipFile, path: Path) -> None:
+    """Refuse tensors that are declared larger than their records: one number could stand for billions."""
+    for name in filter(_CONFIG.fullmatch, records):
+        for key, entry in json.loads(archive.read(records[name]))["config"].items():
+            declared = math.prod(size["as_int"] for size in entry["tensor_meta"]["sizes"])
+            record = records.get(f"{name.rpartition('/')[0]}/{entry['path_name']}")
+            if record is None or declared > record.file_size:
+                raise Unreadable(f"{path} holds {key} of {declared} values without as many: damaged, or forged")

@@ -91,13 +91,18 @@ def open_with_notes(
     signal_range: Range | None = None,
     label: int | None = None,
     device: torch.device | str = "cpu",
+    seconds: float | None = None,
 ) -> Opened:
-    """What :func:`open_generator` does, with notes on what was inferred."""
+    """What :func:`open_generator` does, with notes on what was inferred.
+
+    ``seconds`` bounds the time in which samples are drawn to find the range of the values.
+    """
     wanted = _Wanted(
         None if latent_shape is None else _validate.shape("latent_shape", latent_shape),
         None if signal_shape is None else _validate.shape("signal_shape", signal_shape),
         signal_range,
         None if label is None else _validate.whole("label", label, 0),
+        seconds,
     )
     text = str(spec)
     if is_python(text):
@@ -111,7 +116,7 @@ def open_with_notes(
         )
     if Path(text).suffix.lower() in SCRIPT_ENDINGS:
         return wanted.adapt(load_program(Path(text)), device)
-    if wanted != _Wanted():
+    if wanted != _Wanted(seconds=seconds):
         raise ValueError(
             f"{text!r} knows its shapes and range, and takes no label: leave out the latent shape, the signal shape, the "
             "range and the label"
@@ -144,6 +149,8 @@ def _origin(spec: str | Path) -> Path | None:
     return Path(text) if Path(text).suffix.lower() in SCRIPT_ENDINGS else find(spec, "generator")
 
 
+_ASSUMED = "latents taken as normal: for others let the function return a gp.Generator with its law"
+
 _Running = tuple[nn.Module, tuple[int, ...], Tensor, list[str]]
 """A module of the latent only, the latent shape, two signals, notes."""
 
@@ -156,11 +163,12 @@ class _Wanted:
     signal_shape: tuple[int, ...] | None = None
     signal_range: Range | None = None
     label: int | None = None
+    seconds: float | None = None
 
     def adapt(self, built: object, device: torch.device | str) -> Opened:
         """The module as a generator."""
         if isinstance(built, Generator):
-            told = _Wanted(built.latent_shape, built.signal_shape, self.signal_range, self.label)
+            told = replace(self, latent_shape=built.latent_shape, signal_shape=built.signal_shape)
             return told._generator(built.module, device, built.law, (built.signal_range,))
         if not isinstance(built, nn.Module):
             raise ValueError(f"the function returned {type(built).__name__}, expected a torch.nn.Module")
@@ -176,7 +184,8 @@ class _Wanted:
         original = original.to(device)
         module, latent_shape, signals, notes = self._running(original)
         shape = self.signal_shape or tuple(signals.shape[1:])
-        module, bounds, note = with_range(module, (latent_shape, shape), self.signal_range, known)
+        module, bounds, note = with_range(module, (latent_shape, shape), self.signal_range, known, self.seconds)
+        notes += [] if law is not None else [_ASSUMED]
         notes.append(note)
         return Opened(Generator(module, latent_shape, shape, law=law, signal_range=bounds), tuple(notes))
 

@@ -32,6 +32,13 @@ def label_use(module: nn.Module) -> Literal["none", "optional", "needed"]:
     return _use([(p.name, p.default is not inspect.Parameter.empty, p.default) for p in parameters[1:2]])
 
 
+def _second(module: nn.Module) -> str:
+    """The optional second argument, by its name where that is known."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return "an optional second argument"
+    return f"the optional argument {list(inspect.signature(module.forward).parameters)[1]}"
+
+
 def ways(module: nn.Module, label: int | None, latent_shape: tuple[int, ...] | None) -> Iterator[tuple[nn.Module, str]]:
     """The module as one of the latent only, with a note: the class as a whole number, then one-hot."""
     use = label_use(module)
@@ -40,7 +47,7 @@ def ways(module: nn.Module, label: int | None, latent_shape: tuple[int, ...] | N
     if label is None and use == "needed":
         raise ValueError("the module takes a second argument, a class label: give --label, a whole number from 0")
     if label is None:
-        yield module, ""
+        yield module, "" if use == "none" else f"{_second(module)} left out: if it is a class, give --label"
         return
     note = f"class label {label} for every item"
     yield Labelled(module, label).train(module.training), note

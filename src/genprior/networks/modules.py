@@ -22,8 +22,10 @@ from torch import nn
 
 from genprior.generators.contract import Generator
 from genprior.items.guard import Unreadable
+from genprior.networks.archive import check_records
 from genprior.networks.beside import beside
 from genprior.networks.exported import load_exported
+from genprior.networks.scripted import check_script
 from genprior.networks.weights import refuse_pickled_code
 
 SCRIPT_ENDINGS = (".pt", ".pth", ".ts", ".jit", ".pt2")
@@ -85,6 +87,9 @@ def _silent(name: str) -> Iterator[None]:
 
 def _program_kind(path: Path) -> str:
     """``"script"`` or ``"export"``, by what is inside and not by the ending."""
+    with path.open("rb") as file:
+        if file.read(4) == b"PK\x03\x04":
+            check_records(file, path)
     try:
         with zipfile.ZipFile(path) as archive:
             names, broken = archive.namelist(), archive.testzip()
@@ -107,6 +112,7 @@ def _program_kind(path: Path) -> str:
 
 
 def _scripted(path: Path) -> nn.Module:
+    check_script(path)
     module: nn.Module = torch.jit.load(path, map_location="cpu")  # type: ignore[no-untyped-call]
     return module
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,14 @@ _FILLED, _OUTSIDE = 0.1, 0.25
 """Samples of a generator should fill so much of a range that is told, and leave it by so much at most, in its widths."""
 
 
+class _Seen(NamedTuple):
+    """The lowest and the highest value of so many samples."""
+
+    low: float
+    high: float
+    samples: int
+
+
 def makes_pictures(shape: tuple[int, ...]) -> bool:
     """Whether signals of a shape are pictures: one channel or three, height, width."""
     return len(shape) == 3 and shape[0] in {1, 3}
@@ -32,56 +40,60 @@ def with_range(
     shapes: tuple[tuple[int, ...], tuple[int, ...]],
     told: Range | None,
     known: tuple[Bounds | None] | None,
+    seconds: float | None = None,
 ) -> tuple[nn.Module, Bounds | None, str]:
     """The module with values as they are to be used, bounds of these where there are some, and a note.
 
     ``shapes`` are those of the latent and of the signal. What a person told goes first; then ``known``, what they declared;
-    else the module is looked at.
+    else the module is looked at, with ``seconds`` on fewer samples where they take longer.
     """
     if told == "keep":
         return module, None, "values left as they are, as was told"
     if told is not None:
         given = _checked(told)
-        return _mapped(module, given, f"as was told{_doubt(module, shapes[0], given)}")
-    bounds, why = (known[0], "as was declared") if known is not None else find_range(module, shapes[0])
+        return _mapped(module, given, f"as was told{_doubt(module, shapes[0], given, seconds)}")
+    bounds, why = (known[0], "as was declared") if known is not None else find_range(module, shapes[0], seconds)
     if bounds is None:
         return module, None, f"values left as they are: {why}"
     if makes_pictures(shapes[1]) or bounds == _UNIT:
         return _mapped(module, bounds, why)
-    note = f"values left as they are, in [{bounds[0]:g}, {bounds[1]:g}]: signals of shape {shapes[1]} are no pictures"
+    found = why if known is None else f"in [{bounds[0]:g}, {bounds[1]:g}], {why}"
+    note = f"values left as they are ({found}): signals of shape {shapes[1]} are no images"
     return module, bounds if known is not None else None, note
 
 
-def find_range(module: nn.Module, latent_shape: tuple[int, ...]) -> tuple[Bounds | None, str]:
+def find_range(
+    module: nn.Module, latent_shape: tuple[int, ...], seconds: float | None = None
+) -> tuple[Bounds | None, str]:
     """``(low, high)`` of the values, by the last layer or by samples, and how it was found; None: no usual range."""
-    seen = _reach(module, latent_shape)
+    seen = _reach(module, latent_shape, seconds)
     if seen is None:
         return None, "it could not be looked at"
-    low, high = seen
+    low, high, _ = seen
     for bounds in (_UNIT, (-1.0, 1.0)):
         if bounds[0] - 1e-5 <= low and high <= bounds[1] + 1e-5 and _last_layer(module, bounds) == bounds:
             return bounds, _told(seen)
     return None, f"{_told(seen)}, which is neither [0, 1] nor [-1, 1]"
 
 
-def _doubt(module: nn.Module, latent_shape: tuple[int, ...], bounds: Bounds) -> str:
+def _doubt(module: nn.Module, latent_shape: tuple[int, ...], bounds: Bounds, seconds: float | None) -> str:
     """A question, where samples leave most of the range empty, or leave the range."""
-    seen, width = _reach(module, latent_shape), bounds[1] - bounds[0]
+    seen, width = _reach(module, latent_shape, seconds), bounds[1] - bounds[0]
     if seen is None:
         return ""
-    filled = (seen[1] - seen[0]) / width
-    outside = max(bounds[0] - seen[0], seen[1] - bounds[1]) / width
+    filled = (seen.high - seen.low) / width
+    outside = max(bounds[0] - seen.low, seen.high - bounds[1]) / width
     if filled >= _FILLED and outside <= _OUTSIDE:
         return ""
     return f", but {_told(seen)}: is --range right?"
 
 
-def _reach(module: nn.Module, latent_shape: tuple[int, ...]) -> Bounds | None:
-    """The lowest and the highest value of some samples; None where there are none."""
-    signals = run_on(module, latent_shape, _SAMPLES)
+def _reach(module: nn.Module, latent_shape: tuple[int, ...], seconds: float | None) -> _Seen | None:
+    """What values some samples have; None where there are none."""
+    signals = run_on(module, latent_shape, _SAMPLES, seconds)
     if not isinstance(signals, Tensor) or not bool(torch.isfinite(signals).all()):
         return None
-    return float(signals.min()), float(signals.max())
+    return _Seen(float(signals.min()), float(signals.max()), len(signals))
 
 
 def _last_layer(module: nn.Module, otherwise: Bounds) -> Bounds:
@@ -90,8 +102,8 @@ def _last_layer(module: nn.Module, otherwise: Bounds) -> Bounds:
     return _FINAL.get(getattr(last, "original_name", type(last).__name__), otherwise)
 
 
-def _told(seen: Bounds) -> str:
-    return f"{_SAMPLES} samples lie in [{seen[0]:.3g}, {seen[1]:.3g}]"
+def _told(seen: _Seen) -> str:
+    return f"{seen.samples} samples lie in [{seen.low:.3g}, {seen.high:.3g}]"
 
 
 def _mapped(module: nn.Module, bounds: Bounds, why: str) -> tuple[nn.Module, Bounds, str]:

@@ -15,6 +15,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from genprior._files import write_atomically
+from genprior.items.limits import check_head
 from genprior.networks.classifiers import ConvClassifier
 from genprior.networks.encoders import Encoder
 from genprior.networks.generators import ConvGenerator, ResidualGenerator
@@ -52,7 +53,8 @@ def build(kind: str, settings: dict[str, Any]) -> nn.Module:
     try:
         return _NETWORKS[kind](**settings)
     except TypeError as problem:
-        raise ValueError(f"settings of {kind} do not fit it: {problem}") from problem
+        reason = str(problem).partition("\n")[0]
+        raise ValueError(f"settings of {kind} do not fit it: {reason}") from problem
 
 
 def save_network(path: str | Path, saved: Saved, dtype: torch.dtype = torch.float16) -> None:
@@ -90,10 +92,11 @@ def load_network(path: str | Path, device: torch.device | str = "cpu") -> Saved:
         )
     if header.get("sha256") != _digest(tensors, header.get("network", "")):
         raise ValueError(f"{path} is damaged or was changed: its numbers do not fit its checksum; get the file again")
-    description = json.loads(header["network"])
-    module = build(description["kind"], description["settings"])
+    description = _description(header.get("network", ""), path)
     extras = {name.removeprefix(_EXTRA): tensors.pop(name) for name in list(tensors) if name.startswith(_EXTRA)}
-    _fill(module, tensors, path)
+    _check_shapes(description, tensors, path)
+    module = build(description["kind"], description["settings"])
+    module.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
     module.to(device).eval().requires_grad_(False)
     return Saved(description["kind"], description["settings"], module, description["facts"], extras)
 
@@ -101,6 +104,7 @@ def load_network(path: str | Path, device: torch.device | str = "cpu") -> Saved:
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
+    check_head(path)
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
@@ -110,8 +114,27 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         ) from problem
 
 
-def _fill(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
-    expected = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+def _description(text: str, path: Path) -> dict[str, Any]:
+    try:
+        description: dict[str, Any] = json.loads(text)
+        kinds = {name: type(description[name]) for name in ("kind", "settings", "facts")}
+    except (ValueError, TypeError, KeyError, RecursionError):
+        kinds = {}
+    if kinds != {"kind": str, "settings": dict, "facts": dict}:
+        raise ValueError(f"{path} does not say which network it holds: get the file again")
+    return description
+
+
+def _check_shapes(description: dict[str, Any], tensors: dict[str, Tensor], path: Path) -> None:
+    """Refuse settings that do not fit the weights, before a network of that size is built."""
+    try:
+        with torch.device("meta"):
+            expected = {
+                name: tuple(tensor.shape)
+                for name, tensor in build(description["kind"], description["settings"]).state_dict().items()
+            }
+    except (RuntimeError, OverflowError, MemoryError) as problem:
+        raise ValueError(f"{path}: no network can have its settings ({str(problem).partition(chr(10))[0]})") from None
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if expected != found:
         name = next(name for name in [*expected, *found] if expected.get(name) != found.get(name))
@@ -119,7 +142,6 @@ def _fill(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
             f"{path}: {name} has shape {found.get(name)}, but a network with its settings expects {expected.get(name)}: "
             "the latent or width in the file does not fit the weights"
         )
-    module.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
 
 
 def _digest(tensors: dict[str, Tensor], text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -35,14 +36,19 @@ def find_latent_shape(runnable: nn.Module, original: nn.Module) -> tuple[tuple[i
     )
 
 
-def run_on(module: nn.Module, latent_shape: tuple[int, ...], count: int = 2) -> Tensor | str:
-    """Signals for random latents, or why there are none; refused where the module runs, but gives something else."""
+def run_on(
+    module: nn.Module, latent_shape: tuple[int, ...], count: int = 2, seconds: float | None = None
+) -> Tensor | str:
+    """Signals for random latents, or why there are none; refused where the module runs, but gives something else.
+
+    With a time limit the latents go through the module two at a time, and there are as many signals as the time allows.
+    """
     device, dtype = place_of(module)
     random = torch.Generator().manual_seed(0)
     z = torch.randn(count, *latent_shape, generator=random, dtype=torch.float64, device="cpu").to(device, dtype)
     try:
         with torch.no_grad():
-            signals = module(z)
+            signals = module(z) if seconds is None else _in_time(module, z, seconds)
     except Exception as problem:
         return f"{type(problem).__name__}: {problem}".partition("\n")[0]
     if not isinstance(signals, Tensor):
@@ -50,9 +56,19 @@ def run_on(module: nn.Module, latent_shape: tuple[int, ...], count: int = 2) -> 
             f"the module runs on latents of shape {latent_shape}, but gives {type(signals).__name__}, expected one tensor: "
             f"return the picture, for example {_picture_in(signals)}"
         )
-    if signals.ndim < 2 or len(signals) != count:
+    if signals.ndim < 2 or (len(signals) != count and seconds is None):
         return f"it gave shape {tuple(signals.shape)} for {count} latents"
     return signals
+
+
+def _in_time(module: nn.Module, z: Tensor, seconds: float) -> Tensor:
+    end = time.monotonic() + seconds
+    signals = [module(z[:2])]
+    for first in range(2, len(z), 2):
+        if time.monotonic() >= end:
+            break
+        signals.append(module(z[first : first + 2]))
+    return torch.cat(signals)
 
 
 def _picture_in(output: object) -> str:

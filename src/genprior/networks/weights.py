@@ -16,7 +16,9 @@ from torch import Tensor, nn
 
 from genprior.items.arrays import ARRAY_ENDINGS
 from genprior.items.guard import Unreadable
+from genprior.items.limits import check_head
 from genprior.items.named import split_key
+from genprior.networks.archive import check_saved
 
 _SAVED = (b"PK\x03\x04", b"\x80")
 """How files of torch.save begin: an archive, or in old ones a pickle."""
@@ -52,15 +54,16 @@ def read_weights(path: Path) -> dict[str, dict[str, Tensor]]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path} (weights)")
     if path.suffix.lower() != ".safetensors":
-        _check_saved(path)
+        _check_start(path)
         return _state_dicts(refuse_pickled_code(path), path)
+    check_head(path)
     try:
         return {"": load_file(path)}
     except (SafetensorError, OSError, ValueError) as problem:
         raise ValueError(f"{path} cannot be read as safetensors ({problem}): truncated or something else") from None
 
 
-def _check_saved(path: Path) -> None:
+def _check_start(path: Path) -> None:
     """Refuse what torch.save cannot have written, by its first bytes: arrays, pictures, text."""
     with path.open("rb") as file:
         start = file.read(4)
@@ -73,6 +76,7 @@ def _check_saved(path: Path) -> None:
 
 def refuse_pickled_code(path: Path, content: bytes | None = None) -> Any:
     """Read what torch.save wrote if it is plain data; a file with pickled code is refused, explained."""
+    check_saved(path if content is None else content, path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

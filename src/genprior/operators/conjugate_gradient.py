@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from genprior._batch import dot, norm, ratio
+from genprior._batch import binary_unit, dot, norm, ratio
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ def conjugate_gradient(
     ``max_iterations``; from then on its numbers do not change, so a batch gives what single runs would give. A zero
     right-hand side gives zero, a non-finite one gives NaN, a non-finite start counts as none.
     """
+    unit = _each(binary_unit(norm(rhs)), rhs)  # squares of a right-hand side in other units may vanish or overflow
+    rhs, start = rhs / unit, None if start is None else start / unit
     size = norm(rhs)
     x, r = _first(apply, rhs, start, size)
     p, rr = r, dot(r, r)
@@ -56,7 +58,8 @@ def conjugate_gradient(
         p = torch.where(go, r + _each(torch.where(active, rr / old, 0), x) * p, p)
         iterations = iterations + active
         active = active & (rr.sqrt() > tolerance * size)
-    return CGResult(torch.where(_each(torch.isfinite(size), x), x, torch.nan), iterations, ratio(rr.sqrt(), size))
+    solution = torch.where(_each(torch.isfinite(size), x), unit * x, torch.nan)
+    return CGResult(solution, iterations, ratio(rr.sqrt(), size))
 
 
 def _first(apply: Callable[[Tensor], Tensor], rhs: Tensor, start: Tensor | None, size: Tensor) -> tuple[Tensor, Tensor]:

@@ -186,7 +186,7 @@ class Gaussian(Dense):
         generator, self.seed = _validate.seed(seed), int(seed)
         shape = _validate.shape("signal_shape", signal_shape)
         matrix = torch.randn(m, math.prod(shape), generator=generator, dtype=torch.float64, device="cpu")
-        super().__init__((matrix / math.sqrt(m)).to(dtype).to(device), shape)
+        super().__init__(matrix.div_(math.sqrt(m)).to(dtype).to(device), shape)
 
     def __repr__(self) -> str:
         return f"Gaussian({self.matrix.shape[0]}, {self.signal_shape}, seed={self.seed})"

@@ -9,15 +9,26 @@ import torch
 from torch import Tensor
 
 from genprior import _validate
+from genprior._axes import axes_of, is_ambiguous, spatial_dims, times
 from genprior._batch import PerItem
 from genprior.operators.base import Operator, check_real
 
 
 class _Circulant(Operator):
-    """``A^T A`` is a circular convolution over the last two axes, with eigenvalues ``_energy`` on the rfft2 grid."""
+    """``A^T A`` is a circular convolution along space or time, with eigenvalues ``_energy`` on the grid of ``rfftn``."""
 
-    _size: tuple[int, int]
+    dims: int
+    """How many of the last axes are space or time."""
+    _size: tuple[int, ...]
     _energy: Tensor
+
+    def _set_shape(self, signal_shape: int | Sequence[int], dims: int | None, plane: object, per_item: bool) -> None:
+        """Set shapes and axes; where the shape does not tell the latter, the axes of a given ``plane`` do."""
+        self.signal_shape = self.measurement_shape = shape = _validate.shape("signal_shape", signal_shape)
+        if dims is None and is_ambiguous(shape) and isinstance(plane, Tensor) and plane.ndim > per_item:
+            dims = plane.ndim - per_item
+        self.dims = spatial_dims("the signal", shape, dims)
+        self._size = shape[-self.dims :]
 
     @property
     def resolvent_method(self) -> str:
@@ -25,22 +36,45 @@ class _Circulant(Operator):
         return "FFT"
 
     def _resolvent(self, v: Tensor, rho: PerItem, start: Tensor | None) -> Tensor:
-        return _image(_spectrum(v) / (self._energy + rho), self._size)
+        return self._image(self._transform(v) / (self._energy + rho))
 
     def _gram_bounds(self) -> tuple[Tensor, Tensor]:
         energy = self._energy.reshape(self.batch or 1, -1)
         smallest, largest = energy.amin(1), energy.amax(1)
         return (smallest, largest) if self.batch else (smallest[0], largest[0])
 
+    def _over_channels(self, plane: Tensor) -> Tensor:
+        """Insert axes of length 1 so that one plane, or one per item, multiplies signals."""
+        channels = len(self.signal_shape or ()) - self.dims
+        return plane if self.batch is None else plane.reshape(self.batch, *(1,) * channels, *plane.shape[-self.dims :])
+
+    def _transform(self, x: Tensor) -> Tensor:
+        spectrum: Tensor = torch.fft.rfftn(x, dim=axes_of(self.dims))
+        return spectrum
+
+    def _image(self, spectrum: Tensor) -> Tensor:
+        image: Tensor = torch.fft.irfftn(spectrum, s=self._size, dim=axes_of(self.dims))
+        return image
+
 
 class Blur(_Circulant):
-    """Circular convolution ``A x = h * x`` of the last two axes, the same for all channels.
+    """Circular convolution ``A x = h * x`` along the axes of space or time, the same for all channels.
 
-    ``kernel`` is a number (the standard deviation of a normalised Gaussian, wrapped around), a tensor ``(h, w)`` with
-    its centre at ``(h // 2, w // 2)``, or ``(B, h, w)`` with ``per_item=True``. A number works in ``dtype`` (float32
-    unless told) on ``device``, a tensor in its own. ``signal_shape`` is that of one signal and ends in rows and columns.
+    With ``K = fftn(h)``: ``A x = ifftn(K fftn(x))``, resolvent ``ifftn(fftn(v) / (|K|^2 + rho))``.
 
-    With ``K = fft2(h)``: ``A x = ifft2(K fft2(x))``, resolvent ``ifft2(fft2(v) / (|K|^2 + rho))``.
+    Parameters
+    ----------
+    kernel
+        a number (the standard deviation of a normalised Gaussian, wrapped around); or a tensor with one axis for each
+        one of space or time, ``(h, w)`` for images, its centre at ``(h // 2, w // 2)``; or one for each item,
+        ``(B, h, w)``, with ``per_item=True``.
+    signal_shape
+        shape of one signal, channels first.
+    dims
+        how many of the last axes are space or time; the others are channels. By default as for :class:`Downsample`;
+        where two axes may be an image or channels, the axes of a tensor ``kernel`` tell.
+    device, dtype
+        a number works in ``dtype`` (float32 unless told) on ``device``, a tensor in its own.
 
     Examples
     --------
@@ -52,14 +86,14 @@ class Blur(_Circulant):
     def __init__(
         self,
         kernel: float | Tensor,
-        signal_shape: Sequence[int],
+        signal_shape: int | Sequence[int],
         *,
         per_item: bool = False,
+        dims: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        self.signal_shape = self.measurement_shape = image_shape(signal_shape)
-        self._size = self.signal_shape[-2:]  # type: ignore[assignment]
+        self._set_shape(signal_shape, dims, kernel, per_item)
         check_real(dtype)
         if per_item and not isinstance(kernel, Tensor):
             raise ValueError(f"kernel={kernel!r} with per_item=True: give one kernel per item, a tensor (B, h, w)")
@@ -71,14 +105,14 @@ class Blur(_Circulant):
             kernel = kernel.to(device=device, dtype=dtype or torch.float32)
         self.batch = len(kernel) if per_item else None
         self.device, self.dtype = kernel.device, kernel.dtype
-        self._spectrum = over_channels(_spectrum(_periodic(kernel, self._size)), len(self.signal_shape), self.batch)
+        self._spectrum = self._over_channels(self._transform(_periodic(kernel, self._size)))
         self._energy = self._spectrum.abs() ** 2
 
     def _forward(self, x: Tensor) -> Tensor:
-        return _image(_spectrum(x) * self._spectrum, self._size)
+        return self._image(self._transform(x) * self._spectrum)
 
     def _adjoint(self, y: Tensor) -> Tensor:
-        return _image(_spectrum(y) * self._spectrum.conj(), self._size)
+        return self._image(self._transform(y) * self._spectrum.conj())
 
     def _map_tensors(self, change: Callable[[Tensor], Tensor]) -> None:
         self._spectrum = change(self._spectrum)
@@ -86,22 +120,26 @@ class Blur(_Circulant):
 
 
 class SubsampledFourier(_Circulant):
-    """``A x = M fft2(x)`` with the unitary transform of the last two axes and a 0/1 mask ``M`` of kept frequencies.
+    """``A x = M fftn(x)``: unitary transform along space or time, and a 0/1 mask ``M`` of kept frequencies.
 
-    ``frequencies`` is a whole number (so many at random, the zero frequency always among them), a boolean mask
-    ``(H, W)`` in the order of ``torch.fft.fft2`` (with ``centred=True``: zero frequency in the middle), or
-    ``(B, H, W)`` with ``per_item=True``. The result is the zero-filled complex spectrum.
+    ``frequencies`` is a whole number (so many at random, the zero frequency always among them), a boolean mask of the
+    axes of space or time, ``(H, W)`` for images, in the order of ``torch.fft.fftn`` (with ``centred=True``: zero frequency
+    in the middle), or one for each item, ``(B, H, W)``, with ``per_item=True``. The result is the zero-filled complex
+    spectrum.
 
-    Signals are real, so ``A^T y = Re ifft2(M y)`` and ``A^T A`` is circulant with eigenvalues ``(M(k) + M(-k)) / 2``.
+    Signals are real, so ``A^T y = Re ifftn(M y)`` and ``A^T A`` is circulant with eigenvalues ``(M(k) + M(-k)) / 2``.
 
     Parameters
     ----------
     frequencies, per_item, centred
         which are kept, as above.
     signal_shape
-        shape of one signal, ending in rows and columns.
+        shape of one signal, channels first.
     seed
         of the draw, where ``frequencies`` is a number.
+    dims
+        how many of the last axes are space or time; the others are channels. By default as for :class:`Downsample`;
+        where two axes may be an image or channels, the axes of a mask tell.
     device, dtype
         where the operator lives, and the real dtype of its signals: as the generator.
 
@@ -117,20 +155,21 @@ class SubsampledFourier(_Circulant):
     def __init__(
         self,
         frequencies: int | Tensor,
-        signal_shape: Sequence[int],
+        signal_shape: int | Sequence[int],
         seed: int = 0,
         *,
         per_item: bool = False,
         centred: bool = False,
+        dims: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        self.signal_shape = self.measurement_shape = image_shape(signal_shape)
-        self._size = self.signal_shape[-2:]  # type: ignore[assignment]
+        self._set_shape(signal_shape, dims, frequencies, per_item)
+        axes = axes_of(self.dims)
         check_real(dtype)
         if isinstance(frequencies, Tensor):
             mask = _check_frequencies(frequencies, self._size, per_item)
-            mask = torch.fft.ifftshift(mask, dim=(-2, -1)) if centred else mask
+            mask = torch.fft.ifftshift(mask, dim=axes) if centred else mask
         elif per_item or centred:
             raise ValueError("per_item=True and centred=True need frequencies given as a mask, got a whole number")
         else:
@@ -138,53 +177,32 @@ class SubsampledFourier(_Circulant):
         mask = mask.detach().to(device=device, dtype=dtype)
         self.batch = len(mask) if per_item else None
         self.device, self.dtype = mask.device, mask.dtype
-        self._mask = over_channels(mask, len(self.signal_shape), self.batch)
-        opposite = self._mask.flip((-2, -1)).roll((1, 1), (-2, -1))
-        self._energy = ((self._mask + opposite) / 2)[..., : self._size[1] // 2 + 1].contiguous()
+        self._mask = self._over_channels(mask)
+        opposite = self._mask.flip(axes).roll((1,) * self.dims, axes)
+        self._energy = ((self._mask + opposite) / 2)[..., : self._size[-1] // 2 + 1].contiguous()
 
     def measured(self, y: Tensor) -> Tensor:
         """``y`` with zeros at the frequencies that are not kept."""
         return torch.where(self._mask > 0, y, 0)
 
     def _forward(self, x: Tensor) -> Tensor:
-        spectrum: Tensor = torch.fft.fft2(x, norm="ortho")
+        spectrum: Tensor = torch.fft.fftn(x, dim=axes_of(self.dims), norm="ortho")
         return self._mask * spectrum
 
     def _adjoint(self, y: Tensor) -> Tensor:
-        image: Tensor = torch.fft.ifft2(self._mask * y, norm="ortho")
+        image: Tensor = torch.fft.ifftn(self._mask * y, dim=axes_of(self.dims), norm="ortho")
         return image.real
 
     def _map_tensors(self, change: Callable[[Tensor], Tensor]) -> None:
         self._mask, self._energy = change(self._mask), change(self._energy)
 
 
-def image_shape(signal_shape: Sequence[int]) -> tuple[int, ...]:
-    """Check a signal shape with at least two axes, the last two being rows and columns."""
-    shape = _validate.shape("signal_shape", signal_shape)
-    if len(shape) < 2:
-        raise ValueError(f"signal_shape must end in rows and columns, such as (1, 28, 28), got {shape}")
-    return shape
-
-
-def over_channels(plane: Tensor, axes: int, batch: int | None) -> Tensor:
-    """Insert axes of length 1 so that ``(H, W)`` or ``(B, H, W)`` multiplies signals of ``axes`` axes."""
-    return plane if batch is None else plane.reshape(batch, *(1,) * (axes - 2), *plane.shape[-2:])
-
-
-def _spectrum(x: Tensor) -> Tensor:
-    spectrum: Tensor = torch.fft.rfft2(x)
-    return spectrum
-
-
-def _image(spectrum: Tensor, size: tuple[int, int]) -> Tensor:
-    image: Tensor = torch.fft.irfft2(spectrum, s=size)
-    return image
-
-
-def _gaussian(sigma: float, size: tuple[int, int]) -> Tensor:
-    """Make a wrapped, normalised Gaussian of full size, its centre at ``(H // 2, W // 2)``."""
-    columns = [_wrapped(sigma, n) for n in size]
-    return columns[0][:, None] * columns[1]
+def _gaussian(sigma: float, size: tuple[int, ...]) -> Tensor:
+    """Make a wrapped, normalised Gaussian of full size, its centre at ``n // 2`` along every axis."""
+    kernel = torch.ones(())
+    for n in size:
+        kernel = kernel[..., None] * _wrapped(sigma, n)
+    return kernel
 
 
 def _wrapped(sigma: float, n: int) -> Tensor:
@@ -195,39 +213,44 @@ def _wrapped(sigma: float, n: int) -> Tensor:
     return weights / weights.sum()
 
 
-def _periodic(kernel: Tensor, size: tuple[int, int]) -> Tensor:
+def _periodic(kernel: Tensor, size: tuple[int, ...]) -> Tensor:
     """Kernel on the full grid, its centre moved to the origin."""
-    h, w = kernel.shape[-2:]
-    full = kernel.new_zeros(*kernel.shape[:-2], *size)
-    full[..., :h, :w] = kernel
-    return full.roll((-(h // 2), -(w // 2)), (-2, -1))
+    sides = kernel.shape[-len(size) :]
+    missing = [(0, n - side) for n, side in zip(size, sides, strict=True)]
+    full = torch.nn.functional.pad(kernel, [count for pair in reversed(missing) for count in pair])
+    return full.roll([-(n // 2) for n in sides], axes_of(len(size)))
 
 
-def _check_kernel(kernel: Tensor, size: tuple[int, int], per_item: bool) -> None:
-    if kernel.ndim != 2 + per_item or kernel.numel() == 0:
-        expected = "(B, h, w)" if per_item else "(h, w), or (B, h, w) with per_item=True"
-        raise ValueError(f"kernel has shape {tuple(kernel.shape)}, expected {expected}")
-    h, w = kernel.shape[-2:]
-    if h > size[0] or w > size[1]:
-        raise ValueError(f"kernel of {h} x {w} is larger than the signals of {size[0]} x {size[1]}: crop it")
+def _check_kernel(kernel: Tensor, size: tuple[int, ...], per_item: bool) -> None:
+    k = len(size)
+    if kernel.ndim != k + per_item or kernel.numel() == 0:
+        letters = ", ".join({1: "n", 2: "hw", 3: "dhw"}.get(k, "n" * k))
+        one = f"({letters},)" if k == 1 else f"({letters})"
+        expected = f"(B, {letters})" if per_item else f"{one}, or (B, {letters}) with per_item=True"
+        raise ValueError(f"kernel has shape {tuple(kernel.shape)}, expected {expected}, for dims={k}")
+    sides = tuple(kernel.shape[-k:])
+    if any(side > n for side, n in zip(sides, size, strict=True)):
+        raise ValueError(f"kernel of {times(sides)} is larger than the signals of {times(size)}: crop it")
 
 
-def _check_frequencies(mask: Tensor, size: tuple[int, int], per_item: bool) -> Tensor:
-    expected = ("B", *size) if per_item else size
-    if mask.ndim != 2 + per_item or tuple(mask.shape[-2:]) != size:
-        raise ValueError(f"frequencies has shape {tuple(mask.shape)}, expected ({', '.join(map(str, expected))})")
+def _check_frequencies(mask: Tensor, size: tuple[int, ...], per_item: bool) -> Tensor:
+    k = len(size)
+    if mask.ndim != k + per_item or tuple(mask.shape[-k:]) != size:
+        expected = f"({', '.join(map(str, ('B', *size)))})" if per_item else size
+        raise ValueError(f"frequencies has shape {tuple(mask.shape)}, expected {expected}, for dims={k}")
     if mask.is_complex() or not bool(((mask == 0) | (mask == 1)).all()):
         raise ValueError("frequencies must be a boolean mask (or 0 and 1 only), got other values")
-    if not bool(mask.flatten(-2).any(-1).all()):
+    if not bool(mask.flatten(-k).any(-1).all()):
         raise ValueError("frequencies keeps nothing (m = 0), expected at least one True in each mask")
     return mask
 
 
-def _random_frequencies(m: int, size: tuple[int, int], seed: int) -> Tensor:
+def _random_frequencies(m: int, size: tuple[int, ...], seed: int) -> Tensor:
     m = _validate.whole("frequencies", m)
     total = math.prod(size)
     if m > total:
-        raise ValueError(f"frequencies must be at most {total} = {size[0]} x {size[1]}, got {m}")
+        product = "" if len(size) == 1 else f" = {times(size)}"
+        raise ValueError(f"frequencies must be at most {total}{product}, got {m}")
     generator = _validate.seed(seed)
     mask = torch.zeros(total, dtype=torch.bool, device="cpu")
     mask[0] = True

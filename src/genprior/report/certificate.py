@@ -236,7 +236,11 @@ def _assumption_rows(found: Examination) -> list[tuple[str, ...]]:
 
 def _measured(found: Examination) -> str:
     run = found.measured
-    steps = "the certificate's steps" if run.certified else "its own steps, since there are no certified ones"
+    steps = (
+        "the certificate's steps"
+        if run.certified
+        else "step sizes of genprior's own, since there are no certified ones,"
+    )
     text = (
         f"Algorithm 1 with {steps} took the objective from {float(run.objective[0]):.3g} to {float(run.objective.min()):.3g} "
         f"in {len(run.objective) - 1} iterations"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import version
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,6 @@ from genprior.report import page
 from genprior.status import Status
 from genprior.tasks.ledger import Ledger
 from genprior.tasks.outcome import Outcome
-from genprior.tasks.records import ADVICE
 from genprior.tasks.settings import Recovery
 
 _ROW = 8
@@ -22,6 +22,11 @@ _NAMES = {"truth": "original", "before": "measured", "back": "measured (A^T y)",
 def write_recovery_page(job: Recovery, ledger: Ledger, outcome: Outcome) -> None:
     """One self-contained file."""
     sections = [("Result", page.table(("", ""), _facts(job, outcome), prose=True))]
+    grave = [item for item in outcome.first if item["attention"] is not None]
+    if grave:
+        sections.append(
+            ("Items that need attention", page.table(_ATTENTION, [_alarm(item) for item in grave], prose=True))
+        )
     pictures = _pictures(ledger, job.pictures)
     if pictures:
         count = len(pictures["after"])
@@ -30,15 +35,17 @@ def write_recovery_page(job: Recovery, ledger: Ledger, outcome: Outcome) -> None
     sections.append(
         ("How the items ended", page.table(("status", "items", "what it means"), _ends(outcome), prose=True))
     )
-    if outcome.worst:
-        sections.append(("Items that fit worst", page.table(_HEAD, [_row(item) for item in outcome.worst])))
+    if outcome.first:
+        by_fit = sorted(outcome.first, key=lambda item: -(item["residual"] or 0.0))
+        sections.append(("Items that fit worst", page.table(_HEAD, [_row(item) for item in by_fit])))
     sections.append(("What was computed", page.paragraph(outcome.plan)))
     lead = f"{outcome.recovered} of {outcome.total} items from {job.operator}, generator {job.source.generator}."
     footer = f"genprior {version('genprior')}, torch {torch.__version__}, seed {job.seed}"
     write_text(outcome.report, page.page("Recovered signals", lead, sections, footer))
 
 
-_HEAD = ("item", "residual", "error", "steps", "status")
+_HEAD = ("item", "residual", "error", "steps", "status", "latent")
+_ATTENTION = ("item", "why", "what was found, and what to try")
 
 
 def _facts(job: Recovery, outcome: Outcome) -> list[tuple[str, str]]:
@@ -48,7 +55,8 @@ def _facts(job: Recovery, outcome: Outcome) -> list[tuple[str, str]]:
         ("median residual |A x - y| / |y|", _number(numbers["median_residual"])),
         ("median true error |x - original| / |original|", _number(numbers["median_error"])),
         ("loss, solver, starts", f"{job.loss}, {job.solver}, {job.restarts} per item"),
-        ("no time was left for", f"{outcome.not_begun} items: allow more --time" if outcome.not_begun else ""),
+        ("need attention", ", ".join(f"{count} {why}" for why, count in outcome.attention.most_common())),
+        ("latents outside of the generator's distribution", f"{outcome.outside}" if outcome.outside else ""),
         ("limit", ", ".join(filter(None, limit)) or f"{job.most_steps} steps per batch"),
         (
             "computing time",
@@ -66,17 +74,22 @@ def _ends(outcome: Outcome) -> list[tuple[str, str, str]]:
 def _meaning(name: str, outcome: Outcome) -> str:
     if name not in Status.__members__:
         return outcome.unread
-    return ADVICE.get(Status[name], Status[name].advice)
+    return Status[name].advice
 
 
-def _row(item: dict[str, object]) -> tuple[str, ...]:
+def _row(item: dict[str, Any]) -> tuple[str, ...]:
     return (
         str(item["name"]),
         _number(item["residual"]) or "-",
         _number(item.get("error")) or "-",
         str(item["steps"]),
         str(item["status"]),
+        _number(item["reach"]) or "-",
     )
+
+
+def _alarm(item: dict[str, Any]) -> tuple[str, str, str]:
+    return str(item["name"]), str(item["attention"]), str(item["advice"])
 
 
 def _number(value: object) -> str:

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from genprior import _validate
-from genprior._files import write_atomically
+from genprior._files import add_folder, write_atomically
 
 
 def digits(count: int = 300) -> tuple[Tensor, Tensor]:
@@ -37,7 +37,7 @@ def save(folder: str | Path, count: int = 20) -> list[Path]:
     """Write the first digits as PNG files into a folder, to try commands on: ``00-7.png`` is a seven."""
     pictures, labels = digits(count)
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    add_folder(folder)
     paths = [folder / f"{number:02d}-{label}.png" for number, label in enumerate(labels.tolist())]
     for path, picture in zip(paths, (255 * pictures[:, 0]).round().to(torch.uint8), strict=True):
         image = Image.fromarray(picture.numpy())

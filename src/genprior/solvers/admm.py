@@ -11,7 +11,8 @@ from torch import Tensor
 from genprior import _batch
 from genprior.problem import Problem
 from genprior.solvers import duals, penalties, z_steps
-from genprior.solvers.base import Solver, State, following, judged_where, opening, unknown_is_infinite
+from genprior.solvers.base import Multiplier, Solver, State, following, judged_where, opening, unknown_is_infinite
+from genprior.solvers.envelope import needs_splitting
 from genprior.solvers.estimates import hidden_force, latent_residual
 from genprior.solvers.exact import Memory, Split
 from genprior.solvers.w_steps import Exact, Linearized, WStep
@@ -141,6 +142,19 @@ class ADMM(Solver):
         stationarity = _batch.ratio(torch.maximum(in_z, in_w), s.unit(size) + _batch.norm(s.lam))
         return _batch.ratio(s.gap, size), unknown_is_infinite(problem, s, stationarity)
 
+    @property
+    def dual_fades(self) -> bool:
+        """The paper's does."""
+        return isinstance(self.dual, duals.Paper)
+
+    def takes_jacobians(self, problem: Problem) -> bool:
+        """Where the z step does."""
+        return isinstance(self.z_step, z_steps.GaussNewton)
+
+    def multiplier(self, problem: Problem, state: ADMMState) -> Multiplier | None:
+        """Its dual variable and penalty."""
+        return Multiplier(state.lam, state.rho) if needs_splitting(problem) else None
+
     def _inner_error(self, s: ADMMState, size: Tensor) -> Tensor | float:
         """What an inexact inner solver adds to the residual in w."""
         reached = s.w_memory.get("inner_residual")
@@ -160,7 +174,7 @@ _STEADY = 0.03
 """Dual step of the linearized preset, relative to the penalty: larger ones let lam run ahead of z where R is a norm."""
 _N, _SCALES = 20, 3
 _NO_UNIT = 1e-30
-"""Adam's epsilon has the unit of a gradient; so small, it keeps from 0/0 and changes nothing else, whatever the units."""
+"""Adam's epsilon: so small, it keeps from 0/0 and changes nothing else, however far the gradient falls."""
 
 
 @dataclass(frozen=True, init=False)
@@ -169,8 +183,8 @@ class LinearizedADMM(ADMM):
 
     Without options the z step has momentum and the dual step is constant, 3% of the penalty. The paper's plain gradient step
     needs many times as many iterations on the bundled generators, and its decaying dual step comes to rest before the gap is
-    closed where the multiplier is large, as for l1 and l_inf. ``beta=...`` and ``sigma=...`` give the paper's own, as do
-    ``z_step=z_steps.Gradient()`` and ``dual=duals.Paper()``.
+    closed where the multiplier is large, as for l1 and l_inf. ``beta=...`` and ``sigma=...`` together give the paper's own;
+    ``z_steps.Gradient()`` and ``duals.Paper()`` without numbers have its form, with step sizes that follow the run.
 
     Parameters
     ----------

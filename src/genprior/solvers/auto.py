@@ -11,7 +11,7 @@ from torch import Tensor
 from genprior.problem import Problem
 from genprior.solvers import duals, envelope, penalties, z_steps
 from genprior.solvers.admm import ADMM
-from genprior.solvers.base import Solver
+from genprior.solvers.base import Multiplier, Solver
 from genprior.solvers.lbfgs import LBFGS, LBFGSState
 from genprior.solvers.quasi_newton import QuasiNewton, QuasiNewtonState
 
@@ -50,6 +50,11 @@ class Auto(Solver):
     True
     """
 
+    @property
+    def patience(self) -> int:
+        """Less than methods without curvature need: a plateau that still led somewhere had 103 steps at most."""
+        return 100
+
     def start(self, problem: Problem, z: Tensor) -> Any:
         """The state of the method chosen."""
         return self.method(problem).start(problem, z)
@@ -69,6 +74,14 @@ class Auto(Solver):
         if isinstance(state, LBFGSState):
             return LBFGS().standing(state)
         return super().standing(state)
+
+    def takes_jacobians(self, problem: Problem) -> bool:
+        """Its own."""
+        return self.method(problem).takes_jacobians(problem)
+
+    def multiplier(self, problem: Problem, state: Any) -> Multiplier | None:
+        """Its own."""
+        return self.method(problem).multiplier(problem, state)
 
     def method(self, problem: Problem) -> Solver:
         """What is used for this problem."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -156,6 +156,13 @@ def judged_where(exact: Tensor | None, common: dict[str, Any], old: State) -> di
     return common | held
 
 
+class Multiplier(NamedTuple):
+    """The dual variable and the penalty of a method that splits w from G(z)."""
+
+    lam: Tensor
+    rho: Tensor
+
+
 class Solver(ABC):
     """A method, as frozen data. ``step`` is a pure function of (problem, state): the same state gives the same bits."""
 
@@ -187,6 +194,24 @@ class Solver(ABC):
         """What divergence is judged by, per item: the score, or that of the last accepted point in methods that try first."""
         score: Tensor = state.score
         return score
+
+    @property
+    def patience(self) -> int:
+        """Steps without progress after which there is, in practice, none to come."""
+        return 200
+
+    @property
+    def dual_fades(self) -> bool:
+        """Whether a dual step falls with the iterations, and may come to rest before the gap is closed."""
+        return False
+
+    def takes_jacobians(self, problem: Problem) -> bool:
+        """Whether the method uses forward mode, which torch loads at its first use."""
+        return False
+
+    def multiplier(self, problem: Problem, state: Any) -> Multiplier | None:
+        """The dual variable and the penalty, where R has no gradient and the method splits; else None."""
+        return None
 
     def plan(self, problem: Problem) -> str:
         """In words: what is computed for this problem, and how."""

@@ -29,11 +29,12 @@ class CurvaturePairs:
         """Where there is no pair, per item."""
         return self.inverse[:, 0] == 0
 
-    @property
-    def scale(self) -> Tensor:
-        """``<s, y>/<y, y>`` of the newest pair, the first guess of the inverse Hessian; 1 where there is none."""
-        y = self.y[:, 0]
-        return torch.where(self.empty, 1.0, 1 / (self.inverse[:, 0] * _batch.square(y)))
+    def scale(self, first: Tensor | float) -> Tensor:
+        """``<s, y>/<y, y>`` of the newest pair, the first guess of the inverse Hessian; ``first`` where there is none."""
+        s, y = self.s[:, 0], self.y[:, 0]
+        along, across = _batch.norm(s), _batch.norm(y)  # in units of their own: squares of gradients may underflow
+        cosine = _batch.dot(s / _batch.above_zero(along)[:, None], y / _batch.above_zero(across)[:, None])
+        return torch.where(self.empty, first, cosine * _batch.ratio(along, across))
 
     def extended(self, where: Tensor, s: Tensor, y: Tensor, size: Tensor) -> CurvaturePairs:
         """Add the pair for the items in ``where``, if its curvature is positive; ``size`` is that of the point itself."""
@@ -51,8 +52,8 @@ class CurvaturePairs:
         """Forget everything for the items in ``where``."""
         return CurvaturePairs(self.s, self.y, torch.where(where[:, None], 0.0, self.inverse))
 
-    def direction(self, gradient: Tensor) -> Tensor:
-        """The two-loop recursion: minus the inverse Hessian times the gradient; minus the gradient if that ascends.
+    def direction(self, gradient: Tensor, first: Tensor | float = 1.0) -> Tensor:
+        """The two-loop recursion: minus the inverse Hessian times the gradient; minus ``first`` times it if that ascends.
 
         Nocedal and Wright, Numerical Optimization, algorithm 7.4.
         """
@@ -61,8 +62,9 @@ class CurvaturePairs:
             share = self.inverse[:, i] * _batch.dot(self.s[:, i], q)
             q = q - share[:, None] * self.y[:, i]
             shares.append(share)
-        q = self.scale[:, None] * q
+        q = self.scale(first)[:, None] * q
         for i in reversed(range(self.s.shape[1])):
             back = self.inverse[:, i] * _batch.dot(self.y[:, i], q)
             q = q + (shares[i] - back)[:, None] * self.s[:, i]
-        return torch.where((_batch.dot(q, gradient) > 0)[:, None], -q, -gradient)
+        plain = _batch.spread(first, gradient) * gradient
+        return torch.where((_batch.dot(q, gradient) > 0)[:, None], -q, -plain)

@@ -56,7 +56,7 @@ class Model:
     def refreshed(self, index: Tensor, jacobian: Tensor) -> Model:
         """With the exact Jacobian for the items at ``index``; the damping is kept, or a first one is set."""
         gram = jacobian.mT @ jacobian
-        largest = gram.diagonal(dim1=1, dim2=2).amax(dim=1).clamp_min(1e-30)
+        largest = _batch.above_zero(gram.diagonal(dim1=1, dim2=2).amax(dim=1))
         old = self.damping[index]
         damping = torch.where(old > 0, old, _FIRST_DAMPING * largest)
         zero = torch.zeros_like(old)
@@ -68,6 +68,18 @@ class Model:
             self.age.index_copy(0, index, zero),
             self.poor.index_copy(0, index, zero),
         )
+
+    def aligned(self, index: Tensor, e: Tensor, gradient: Tensor) -> Model:
+        """With ``M^T e`` equal to ``gradient`` for the items at ``index``, where whole Jacobians are too dear.
+
+        The least change that does it has rank one: ``M += e (g - M^T e)^T / |e|^2``, Broyden's update of the adjoint
+        (Schlenkrich, Griewank and Walther 2010). From nothing it leads to a gradient step; the ordinary updates add the rest.
+        """
+        old = self.jacobian[index]
+        missing = gradient - torch.bmm(e[:, None, :], old)[:, 0]
+        size = _batch.above_zero(_batch.norm(e))[:, None]
+        jacobian = torch.baddbmm(old, (e / size)[:, :, None], (missing / size)[:, None, :])
+        return self.refreshed(index, torch.where(torch.isfinite(jacobian), jacobian, old))
 
     def push(self, d: Tensor) -> Tensor:
         """``M d``."""
@@ -112,7 +124,8 @@ class Model:
         ``size`` is that of the vectors whose difference the change is: nothing is learned from changes that are hardly larger
         than its rounding.
         """
-        u = (change - self.push(d)) / _batch.square(d).clamp_min(1e-30)[:, None]
+        length = _batch.above_zero(_batch.norm(d))[:, None]
+        u, d = (change - self.push(d)) / length, d / length
         visible = _batch.norm(change) > torch.finfo(d.dtype).eps ** 0.5 * size
         usable = (visible & torch.isfinite(u).all(dim=1) & torch.isfinite(d).all(dim=1))[:, None]
         u, d = torch.where(usable, u, 0.0), torch.where(usable, d, 0.0)

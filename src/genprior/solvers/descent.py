@@ -88,7 +88,7 @@ class Adam(Descent):
     step_size: float | None = None
     beta1: float = 0.9
     beta2: float = 0.999
-    epsilon: float = 1e-8
+    epsilon: float | None = None
 
     def __post_init__(self) -> None:
         _ = self.z_step

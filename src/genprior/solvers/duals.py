@@ -46,9 +46,10 @@ class Dual(ABC):
 class Paper(Dual):
     """``sigma_k = min(sigma, sigma / (gap k log^2(k + 1)))`` with ``k = 1, 2, ...``: keeps the duals bounded.
 
-    The sum of all dual moves is at most ``3.388 sigma``. A large ``sigma`` lets lam run early and then freezes it at a
-    wrong value; without one it is 1% of the first penalty, and gaps are counted in units of the signal's length, so that
-    units do not matter.
+    With a ``sigma`` the sum of all dual moves is at most ``3.388 sigma``; a large one lets lam run early and then freezes it
+    at a wrong value. Without, it is 1% of the first penalty, and gaps are counted in units of the signal's length, so that
+    units do not matter: the rule is then not quite the paper's, and the bound is ``3.388 sigma`` times the largest such
+    length.
     """
 
     sigma: float | None = None

@@ -10,7 +10,6 @@ from genprior.problem import Problem
 from genprior.terms import Zero
 
 _FORGET = 0.98
-_TINY = 1e-30
 _NEARBY = 1 / 16
 """Share of x for a difference of gradients: exact for quadratic losses, and for others near enough."""
 
@@ -52,7 +51,7 @@ def noise(value: Tensor, force: Tensor, x: Tensor) -> Tensor:
 
 def lipschitz(curvature: Tensor, kappa: Tensor) -> Tensor:
     """``curvature kappa^2``, kept above zero: the Lipschitz constant of the z gradient for fixed DG."""
-    return (curvature * kappa * kappa).clamp_min(_TINY)
+    return _batch.above_zero(curvature * kappa * kappa)
 
 
 def latent_residual(problem: Problem, z: Tensor, gradient: Tensor, curvature: Tensor, stretch: Tensor) -> Tensor:
@@ -96,5 +95,5 @@ def curvature_of(problem: Problem, x: Tensor, residual: Tensor) -> Tensor:
     """Smoothness of L per item; where L has none, the curvature that would carry the subgradient at x across ``|x|``."""
     nu = problem.loss.curvature(x)[1]
     slope = _batch.norm(problem.signal_gradient(x, residual))
-    guess = slope / _batch.norm(x).clamp_min(_TINY)
+    guess = slope / _batch.above_zero(_batch.norm(x))
     return torch.where(nu > 0, nu, torch.where(guess > 0, guess, torch.ones_like(guess)))

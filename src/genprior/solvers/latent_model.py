@@ -20,7 +20,7 @@ def solve_spd(matrix: Tensor, right: Tensor) -> Tensor:
     """``matrix^-1 right`` per item for a positive definite matrix; where rounding spoils that, its diagonal serves."""
     factor, failed = torch.linalg.cholesky_ex(matrix)
     solution = torch.cholesky_solve(right[:, :, None], factor)[:, :, 0]
-    diagonal = right / matrix.diagonal(dim1=1, dim2=2).clamp_min(1e-30)
+    diagonal = right / _batch.above_zero(matrix.diagonal(dim1=1, dim2=2))
     return torch.where((failed == 0)[:, None], solution, diagonal)
 
 
@@ -44,7 +44,7 @@ def proximal_direction(
     bound = 1.3 * _largest_eigenvalue(apply, gradient, min(steps, _POWER_STEPS))
     if isinstance(hessian, Tensor):
         bound = torch.minimum(bound, hessian.abs().sum(dim=2).amax(dim=1))  # no eigenvalue is larger
-    bound = torch.nan_to_num(bound, nan=1e30).clamp(1e-30, 1e30)
+    bound = _batch.above_zero(torch.nan_to_num(bound, nan=1e30)).clamp_max(torch.finfo(bound.dtype).max)
 
     def prox(v: Tensor) -> Tensor:
         return _batch.flat(term.prox(v.reshape(shape), 1 / bound))
@@ -74,7 +74,7 @@ def _product(matrix: Tensor, v: Tensor) -> Tensor:
 
 def _largest_eigenvalue(apply: Callable[[Tensor], Tensor], start: Tensor, steps: int) -> Tensor:
     """Of a positive definite map, per item, by power iteration from ``start`` with a little of everything added."""
-    vector = start + 0.1 * _batch.norm(start).clamp_min(1e-30)[:, None] / start.shape[1] ** 0.5
+    vector = start + 0.1 * _batch.norm(start)[:, None] / start.shape[1] ** 0.5
     for _ in range(steps):
-        vector = apply(vector / _batch.norm(vector).clamp_min(1e-30)[:, None])
-    return _batch.norm(vector).clamp_min(1e-30)
+        vector = apply(vector / _batch.above_zero(_batch.norm(vector))[:, None])
+    return _batch.above_zero(_batch.norm(vector))

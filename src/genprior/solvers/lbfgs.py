@@ -93,6 +93,11 @@ class LBFGS(Solver):
         if not 0 < _validate.number("c1", self.c1) < _validate.number("c2", self.c2) < 1:
             raise ValueError(f"line search constants need 0 < c1 < c2 < 1, got c1={self.c1}, c2={self.c2}")
 
+    @property
+    def patience(self) -> int:
+        """Less than methods without curvature need: a plateau that still led somewhere had 103 steps at most."""
+        return 100
+
     def start(self, problem: Problem, z: Tensor) -> LBFGSState:
         """The trial point is the start itself; its gradient is taken in the first step."""
         at = problem.generator.evaluate(z)
@@ -124,8 +129,8 @@ class LBFGS(Solver):
         pull = Pull.of(s, f)
         z, gradient = _batch.flat(s.z), _batch.flat(pull.gradient)
 
-        shortest = s.scale / lipschitz(s.nu, pull.kappa)
-        search = self._judge_smooth(s, gradient) if smooth else self._judge_prox(s, shortest)
+        shortest = 1 / lipschitz(s.nu, pull.kappa)
+        search = self._judge_smooth(s, gradient) if smooth else self._judge_prox(s, s.scale * shortest)
         take = search.accepted[:, None]
         base_z, base_gradient = torch.where(take, z, s.base_z), torch.where(take, gradient, s.base_gradient)
         # Where H = 0, v is z and the residual is the gradient; gamma, which would cancel, is left out.
@@ -142,13 +147,12 @@ class LBFGS(Solver):
         pairs = s.pairs.extended(learns, base_v - s.base_v, new - old, _batch.norm(base_v)).cleared(
             search.ended & ~search.accepted
         )
-        direction = torch.where(search.ended[:, None], pairs.direction(new), s.direction)
+        direction = torch.where(search.ended[:, None], pairs.direction(new, shortest if smooth else 1.0), s.direction)
         trials = torch.where(search.ended, 1.0, s.trials + 1)
 
         if smooth:
-            first = torch.where(pairs.empty, shortest, s.scale)
             halfway = torch.where(search.high.isinf(), 2 * search.low, (search.low + search.high) / 2)
-            length = torch.where(search.ended, first, halfway)
+            length = torch.where(search.ended, s.scale, halfway)
             v = base_v + length[:, None] * direction
             z_next = v.reshape(s.z.shape)
         else:
@@ -212,7 +216,7 @@ class LBFGS(Solver):
     def _judge_prox(self, s: LBFGSState, shortest: Tensor) -> _Search:
         """Sufficient decrease; where even the proximal gradient step has none, a shorter gamma."""
         move = _batch.square(_batch.flat(s.z) - s.base_z)
-        enough = s.score <= s.base_value - 0.5 * self.c1 / s.gamma.clamp_min(1e-30) * move + noise(
+        enough = s.score <= s.base_value - 0.5 * self.c1 / _batch.above_zero(s.gamma) * move + noise(
             s.base_value, s.force, s.x
         )
         accepted = enough | (s.trials == 0)

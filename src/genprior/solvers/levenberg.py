@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -57,7 +58,10 @@ class LevenbergMarquardt(Solver):
     descent, so it is kept for ``refresh`` steps and corrected by Broyden's rank-one update from what each step measures,
     rejected ones too: such a step costs one forward pass and no backward pass.
 
-    Convergence is judged when a Jacobian is new: an updated one is a guess.
+    Where the limit of a run does not allow for Jacobians, the model starts from the gradient, one backward pass every
+    ``refresh`` steps, and learns the rest from the steps.
+
+    Convergence is judged when Jacobian or gradient are new: an updated one is a guess.
 
     Parameters
     ----------
@@ -73,6 +77,11 @@ class LevenbergMarquardt(Solver):
 
     def __post_init__(self) -> None:
         _validate.whole("refresh", self.refresh)
+
+    @property
+    def patience(self) -> int:
+        """Less than methods without curvature need: a plateau that still led somewhere had 103 steps at most."""
+        return 100
 
     def start(self, problem: Problem, z: Tensor) -> LevenbergState:
         """The start is the base, and the first trial."""
@@ -111,7 +120,7 @@ class LevenbergMarquardt(Solver):
         point = problem.evaluate(at.x, at.z)
         pull = self._pull(s, gradient)
         common = following(judged, at, point, pull, problem.generator.spread)
-        stretch = (s.model.gram.diagonal(dim1=1, dim2=2).amax(dim=1) / s.nu.clamp_min(1e-30)).sqrt()
+        stretch = (s.model.gram.diagonal(dim1=1, dim2=2).amax(dim=1) / _batch.above_zero(s.nu)).sqrt()
         common |= {"before": s.base_z.reshape(s.z.shape), "stretch": torch.maximum(common["stretch"], stretch)}
         common = judged_where(fresh, common, s)
         taken = s.scale[:, None] * direction
@@ -151,8 +160,11 @@ class LevenbergMarquardt(Solver):
         if len(index):
             part = problem.rows(index)
             base = s.base_z[index].reshape(-1, *s.z.shape[1:])
-            matrix = residual_jacobian(part, base)
-            s = replace(s, model=s.model.refreshed(index, matrix))
+            if affords_jacobian(problem, len(index)):
+                model = s.model.refreshed(index, residual_jacobian(part, base))
+            else:
+                model = s.model.aligned(index, s.base_residual[index], _batch.flat(_gradient(part, base)))
+            s = replace(s, model=model)
         return s, s.model.pull(s.base_residual), fresh
 
     def _predicted(self, problem: Problem, s: LevenbergState, d: Tensor) -> Tensor:
@@ -163,6 +175,10 @@ class LevenbergMarquardt(Solver):
             return -change
         there, here = (problem.on_latent(z.reshape(s.z.shape)) for z in (s.base_z + d, s.base_z))
         return here - there - change
+
+    def takes_jacobians(self, problem: Problem) -> bool:
+        """It does."""
+        return True
 
     def standing(self, state: LevenbergState) -> Tensor:
         """The score of the base."""
@@ -180,6 +196,18 @@ class LevenbergMarquardt(Solver):
     def plan(self, problem: Problem) -> str:
         """In words."""
         return f"Levenberg-Marquardt on L(G(z)): Jacobian by forward mode, kept for {self.refresh} steps with Broyden updates"
+
+
+def affords_jacobian(problem: Problem, rows: int, share: float = 0.5) -> bool:
+    """Whether the Jacobians of so many items take no more than this share of what is left of the run."""
+    budget, size = problem.generator.budget, math.prod(problem.generator.latent_shape)
+    return budget is None or budget.share(size, 0, rows) <= share
+
+
+def _gradient(problem: Problem, z: Tensor) -> Tensor:
+    """``DG^T grad L`` at z: one pass forward, one back."""
+    at = problem.generator.evaluate(z)
+    return at.pull(problem.loss.gradient(at.x, problem.loss.evaluate(at.x)[1]))
 
 
 def residual_jacobian(problem: Problem, z: Tensor) -> Tensor:

@@ -11,11 +11,12 @@ from genprior import _batch, _validate
 from genprior.generators.jacobian import OnlyGradients
 from genprior.problem import Point, Problem
 from genprior.solvers import envelope, penalties
-from genprior.solvers.base import Pull, Solver, State, following, opening, unknown_is_infinite
+from genprior.solvers.base import Multiplier, Pull, Solver, State, following, opening, unknown_is_infinite
 from genprior.solvers.envelope import Sight
 from genprior.solvers.estimates import hidden_force, is_long, latent_residual, noise, secant_of
 from genprior.solvers.exact import Memory
 from genprior.solvers.latent_model import proximal_direction
+from genprior.solvers.levenberg import affords_jacobian
 from genprior.solvers.secants import SecantModel
 from genprior.terms import Zero
 
@@ -46,6 +47,8 @@ _RIDGE_END = 1e-4
 """The pull towards the law ends when it has decayed to this share."""
 _MOST_GROWTH = 1e3
 """Of the penalty."""
+_REFRESH_SHARE = 0.25
+"""Most of what is left of a limited run that Gauss-Newton matrices may take."""
 _TOGETHER = 1e-6
 """A smaller gap, relative to the signal, is none."""
 
@@ -164,10 +167,15 @@ class QuasiNewton(Solver):
 
     # -- the start -------------------------------------------------------------------------------------------------
 
+    @property
+    def patience(self) -> int:
+        """Less than methods without curvature need: a plateau that still led somewhere had 103 steps at most."""
+        return 100
+
     def start(self, problem: Problem, z: Tensor) -> QuasiNewtonState:
         """The trial point is the start itself; its gradient is taken in the first step."""
+        at = problem.generator.evaluate(z)  # first: a limited run must know how long a pass takes
         problem.generator.metric()  # counted, also where it is remembered: equal calls count equal passes
-        at = problem.generator.evaluate(z)
         point = problem.evaluate(at.x, at.z)
         common = opening(problem, at, point, envelope.smoothness(problem, at.x))
         zero, flat = common["k"], _batch.flat(at.z)
@@ -339,7 +347,7 @@ class QuasiNewton(Solver):
         if self.refresh is None:
             return s
         index = (accepted & (s.accepted % self.refresh == 0)).nonzero()[:, 0]
-        if len(index) == 0:
+        if len(index) == 0 or not affords_jacobian(problem, len(index), _REFRESH_SHARE):
             return s
         base = s.base_z[index].reshape(-1, *s.z.shape[1:])
         try:
@@ -439,6 +447,14 @@ class QuasiNewton(Solver):
         error = error + hidden_force(s.base_gap, s.rho, size, s.nu)
         stationarity = _batch.ratio(in_z + error, s.unit(size) + force)
         return _batch.ratio(s.base_gap, size), unknown_is_infinite(problem, s, stationarity)
+
+    def takes_jacobians(self, problem: Problem) -> bool:
+        """For Gauss-Newton matrices."""
+        return self.refresh is not None
+
+    def multiplier(self, problem: Problem, state: QuasiNewtonState) -> Multiplier | None:
+        """Its dual variable and penalty."""
+        return Multiplier(state.lam, state.rho) if envelope.needs_splitting(problem) else None
 
     def plan(self, problem: Problem) -> str:
         """In words."""

@@ -84,14 +84,13 @@ def defend_files(
     known = None if labels is None else _labels(labels, len(items))
     _refuse_losses(out)
     with _work(out) as (work, notes):
-        folder = out / SIGNALS
-        folder.mkdir(exist_ok=True)
-        outputs = Outputs(items, folder, work, generator.signal_shape)
+        outputs = Outputs(items, out / SIGNALS, work, generator.signal_shape)
         record = Record(notes=(*notes, *items.notes))
         for start in range(0, len(items), projection.batch_size):
             on_progress(start, len(items), "projecting")
             stop = min(len(items), start + projection.batch_size)
             _batch(classifier, projection, items, outputs, record, start, stop, known)
+        record.notes += items.changes()
     text = json.dumps(document(record, projection), indent=2, allow_nan=False)
     write_text(out / RESULT, text + "\n")
     on_progress(len(items), len(items), "done")

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from genprior._axes import is_ambiguous, spatial_dims, times
+from genprior._memory import available, gigabytes
 from genprior.items.pictures import WRITTEN_AS
 from genprior.items.single import read_array, read_picture
 from genprior.operators import (
@@ -29,6 +31,8 @@ from genprior.operators import (
 
 Shape = tuple[int, ...]
 _LEAST_SIGMA = 0.1
+_BYTES = 40
+"""For each number of a dense matrix while it is factorised in float64, measured for twice as many columns as rows."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +185,12 @@ def _mask(options: dict[str, Any], shape: Shape) -> Operator:
         share, seed = options["keep"], options.get("seed", 0)
         if not 0 < share <= 1:
             raise ValueError(f"keep must be a share above 0 and at most 1, got {share:g}")
-        mask = torch.rand(shape[-2:], generator=torch.Generator().manual_seed(seed), device="cpu") < share
+        mask = (
+            torch.rand(_masked(shape, options.get("dims")), generator=torch.Generator().manual_seed(seed), device="cpu")
+            < share
+        )
+    elif "dims" in options:
+        raise ValueError("dims goes with keep: a mask from a file has the axes that it has")
     else:
         mask = _mask_file(Path(options["file"]))
     _check_size(tuple(mask.shape), shape)
@@ -193,6 +202,11 @@ def _mask(options: dict[str, Any], shape: Shape) -> Operator:
         if "keeps nothing" not in str(problem):
             raise
         raise ValueError("the mask keeps nothing: bright pixels are the known ones; add invert=true") from None
+
+
+def _masked(shape: Shape, dims: int | None) -> Shape:
+    """The axes of space or time, alike in all channels; every value by itself where the shape does not tell."""
+    return shape if dims is None and is_ambiguous(shape) else shape[-spatial_dims("the signal", shape, dims) :]
 
 
 def _check_size(given: Shape, shape: Shape) -> None:
@@ -214,41 +228,53 @@ def _mask_file(path: Path) -> Tensor:
 
 
 def _blur(options: dict[str, Any], shape: Shape) -> Operator:
+    dims = options.get("dims")
     if "sigma" in options:
-        sigma, widest = options["sigma"], max(shape[-2:])
+        sigma, widest = options["sigma"], max(shape[-spatial_dims("the signal", shape, dims) :])
         if sigma > 0 and not _LEAST_SIGMA <= sigma <= widest:
             raise ValueError(
-                f"sigma is in pixels, from {_LEAST_SIGMA} to the side of the picture, {widest}; got {sigma:g}, which "
-                f"{'leaves one grey' if sigma > widest else 'changes nothing'}: give for example sigma=2"
+                f"sigma is in pixels, from {_LEAST_SIGMA} to the longest side of the signal, {widest}; got {sigma:g}, which "
+                f"{'leaves the mean only' if sigma > widest else 'changes nothing'}: give for example sigma=2"
             )
-        return Blur(sigma, shape)
-    return Blur(torch.from_numpy(read_array(Path(options["file"]), kinds="f").astype(np.float32)), shape)
+        return Blur(sigma, shape, dims=dims)
+    return Blur(torch.from_numpy(read_array(Path(options["file"]), kinds="f").astype(np.float32)), shape, dims=dims)
 
 
 def _fourier(options: dict[str, Any], shape: Shape) -> Operator:
+    dims = options.get("dims")
     if "m" in options:
-        return SubsampledFourier(options["m"], shape, seed=options.get("seed", 0))
+        return SubsampledFourier(options["m"], shape, seed=options.get("seed", 0), dims=dims)
     lines = read_array(Path(options["file"]), kinds="buif")
-    return SubsampledFourier(
-        torch.from_numpy(_frequencies(lines, shape)), shape, centred=bool(options.get("centred", False))
-    )
+    if lines.ndim == 1:
+        lines = _frequencies(lines, shape[-spatial_dims("the signal", shape, dims) :])
+    return SubsampledFourier(torch.from_numpy(lines), shape, centred=bool(options.get("centred", False)), dims=dims)
 
 
-def _frequencies(lines: np.ndarray[Any, Any], shape: Shape) -> np.ndarray[Any, Any]:
-    """A mask (H, W); or lines of the spectrum: one truth value for each of the H, or their numbers."""
-    height, width = shape[-2:] if len(shape) > 1 else (0, 0)
-    if lines.ndim != 1:
-        return lines
-    if len(lines) == height and bool(np.isin(lines, (0, 1)).all()):
+def _frequencies(lines: np.ndarray[Any, Any], size: Shape) -> np.ndarray[Any, Any]:
+    """A truth value for each frequency along the first axis, or the numbers of those kept; all along the other axes."""
+    count = size[0]
+    if len(lines) == count and bool(np.isin(lines, (0, 1)).all()):
         kept = lines.astype(bool)
-    elif lines.dtype.kind in "ui" and len(lines) and int(lines.min()) >= 0 and int(lines.max()) < height:
-        kept = np.isin(np.arange(height), lines)
+    elif lines.dtype.kind in "ui" and len(lines) and int(lines.min()) >= 0 and int(lines.max()) < count:
+        kept = np.isin(np.arange(count), lines)
     else:
+        whole = "" if len(size) == 1 else f", or a mask ({', '.join(map(str, size))})"
         raise ValueError(
-            f"the lines must be {height} values 0 or 1, or whole numbers below {height}, or a mask ({height}, {width}); "
+            f"the lines must be {count} values 0 or 1, or whole numbers below {count}{whole}; "
             f"got {len(lines)} values of type {lines.dtype}"
         )
-    return np.repeat(kept[:, None], width, axis=1)
+    return np.broadcast_to(kept.reshape(-1, *(1,) * (len(size) - 1)), size).copy()
+
+
+def _gaussian(options: dict[str, Any], shape: Shape) -> Operator:
+    m, d, free = options["m"], math.prod(shape), available()
+    needed = _BYTES * m * d
+    if free is not None and needed > free:
+        raise ValueError(
+            f"its matrix of {times((m, d))} numbers needs {gigabytes(needed)} of memory, and {gigabytes(free)} are free: "
+            f"write hadamard:m={min(m, d)}, random measurements without a matrix"
+        )
+    return Gaussian(m, shape, seed=options.get("seed", 0))
 
 
 def _dense(options: dict[str, Any], shape: Shape) -> Operator:
@@ -258,7 +284,7 @@ def _dense(options: dict[str, Any], shape: Shape) -> Operator:
 
 _KINDS: dict[str, _Kind] = {
     "gaussian": _Kind(
-        lambda o, shape: Gaussian(o["m"], shape, seed=o.get("seed", 0)),
+        _gaussian,
         {"m": int, "seed": int},
         "gaussian:m=392,seed=0",
         required=("m",),
@@ -271,22 +297,24 @@ _KINDS: dict[str, _Kind] = {
     ),
     "mask": _Kind(
         _mask,
-        {"file": str, "invert": bool, "keep": float, "seed": int},
+        {"file": str, "invert": bool, "keep": float, "seed": int, "dims": int},
         "mask:known.png",
         positional="file",
         either=("file", "keep"),
     ),
-    "blur": _Kind(_blur, {"file": str, "sigma": float}, "blur:sigma=2", positional="file", either=("file", "sigma")),
+    "blur": _Kind(
+        _blur, {"file": str, "sigma": float, "dims": int}, "blur:sigma=2", positional="file", either=("file", "sigma")
+    ),
     "downsample": _Kind(
-        lambda o, shape: Downsample(o["factor"], shape),
-        {"factor": int},
+        lambda o, shape: Downsample(o["factor"], shape, dims=o.get("dims")),
+        {"factor": int, "dims": int},
         "downsample:4",
         positional="factor",
         required=("factor",),
     ),
     "fourier": _Kind(
         _fourier,
-        {"file": str, "m": int, "seed": int, "centred": bool},
+        {"file": str, "m": int, "seed": int, "centred": bool, "dims": int},
         "fourier:lines.npy",
         positional="file",
         either=("file", "m"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from collections import Counter
 from collections.abc import Iterator
@@ -13,9 +12,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from genprior._files import write_atomically
+from genprior.assessment import Company, Concern
 from genprior.status import Status
 from genprior.tasks.ledger import Ledger
-from genprior.tasks.records import UNREADABLE, not_begun
+from genprior.tasks.records import UNREADABLE, assessed
 from genprior.tasks.resume import REPORT, RESULT
 from genprior.tasks.settings import Recovery
 
@@ -33,8 +33,12 @@ class Outcome:
     """How many items ended with each status."""
     residuals: list[float] = field(default_factory=list)
     errors: list[float] = field(default_factory=list)
-    worst: list[dict[str, Any]] = field(default_factory=list)
-    """The items that fit worst."""
+    attention: Counter[str] = field(default_factory=Counter)
+    """How many items need attention, and why."""
+    outside: int = 0
+    """Items whose latent lies outside of the generator's latent distribution."""
+    first: list[dict[str, Any]] = field(default_factory=list)
+    """The items to look at first: those that need attention, then those that fit worst."""
     seconds: float = 0.0
     forwards: int = 0
     backwards: int = 0
@@ -43,8 +47,20 @@ class Outcome:
     unread: str = ""
     """Why the first of the items that could not be read could not be."""
 
-    not_begun: int = 0
-    """Items for which no time was left."""
+    @property
+    def company(self) -> Company:
+        """What items are compared with."""
+        return Company.of(self.residuals)
+
+    @property
+    def not_begun(self) -> int:
+        """Items for which no time was left."""
+        return self.attention[Concern.NOT_BEGUN]
+
+    @property
+    def lost(self) -> int:
+        """Items that fit far worse than the others, or than the noise."""
+        return self.attention[Concern.LOST]
 
     @property
     def recovered(self) -> int:
@@ -62,13 +78,18 @@ class Outcome:
             if item["status"] == UNREADABLE:
                 self.unread = self.unread or item["advice"]
                 continue
-            self.not_begun += not_begun(item)
+            self.outside += (item["reach"] or 0.0) > 1
             if item["residual"] is not None:
                 self.residuals.append(item["residual"])
             if item.get("error") is not None:
                 self.errors.append(item["error"])
-        read = [item for item in record["items"] if item["status"] != UNREADABLE]
-        self.worst = sorted([*self.worst, *read], key=_badness, reverse=True)[:_WORST]
+
+    def judge(self, item: dict[str, Any]) -> None:
+        """Note an item that was assessed beside all others."""
+        if item["attention"] is not None:
+            self.attention[item["attention"]] += 1
+        if item["status"] != UNREADABLE:
+            self.first = sorted([*self.first, item], key=_badness, reverse=True)[:_WORST]
 
     def numbers(self) -> dict[str, Any]:
         """The summary as plain values."""
@@ -77,6 +98,8 @@ class Outcome:
             "recovered": self.recovered,
             "not_begun": self.not_begun,
             "status": dict(self.counts.most_common()),
+            "attention": dict(self.attention.most_common()),
+            "latents_outside": self.outside,
             "median_residual": _median(self.residuals),
             "median_error": _median(self.errors),
             "seconds": self.seconds,
@@ -94,6 +117,8 @@ def write_result(job: Recovery, ledger: Ledger, total: int, notes: tuple[str, ..
     outcome = Outcome(total, job.out / RESULT, job.out / REPORT, notes=notes)
     for record in ledger.chunks():
         outcome.add(record)
+    for item in _assessed_items(ledger, outcome.company):
+        outcome.judge(item)
     write_atomically(outcome.result, lambda path: _write(path, job, ledger, outcome))
     write_recovery_page(job, ledger, outcome)
     return outcome
@@ -108,8 +133,12 @@ def _write(path: Path, job: Recovery, ledger: Ledger, outcome: Outcome) -> None:
     }
     with path.open("w", encoding="utf-8") as file:
         file.write(json.dumps(head, indent=2, allow_nan=False).removesuffix("\n}") + ',\n  "items": [\n')
-        _write_items(file, (item for record in ledger.chunks() for item in record["items"]))
+        _write_items(file, _assessed_items(ledger, outcome.company))
         file.write("\n  ]\n}\n")
+
+
+def _assessed_items(ledger: Ledger, company: Company) -> Iterator[dict[str, Any]]:
+    return (assessed(item, company) for record in ledger.chunks() for item in record["items"])
 
 
 def _write_items(file: IO[str], items: Iterator[dict[str, Any]]) -> None:
@@ -117,10 +146,11 @@ def _write_items(file: IO[str], items: Iterator[dict[str, Any]]) -> None:
         file.write((",\n" if number else "") + "    " + json.dumps(item, allow_nan=False))
 
 
-def _badness(item: dict[str, Any]) -> float:
-    """The residual; where there is none, the item has diverged or has no data to fit."""
-    unknown = math.inf if item["status"] == Status.DIVERGED.name else -1.0
-    return unknown if item["residual"] is None else float(item["residual"])
+def _badness(item: dict[str, Any]) -> tuple[int, float]:
+    """The gravest concern first, then the residual."""
+    concern = item["attention"]
+    grave = 0 if concern is None else len(Concern) - list(Concern).index(Concern(concern))
+    return grave, -1.0 if item["residual"] is None else float(item["residual"])
 
 
 def _median(values: list[float]) -> float | None:

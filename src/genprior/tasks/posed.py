@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from genprior import _batch
+from genprior import _batch, _random
 from genprior.generators import Generator
 from genprior.losses import LeastSquares, SquaredDistance
 from genprior.operators import Identity, Operator
@@ -54,7 +53,7 @@ def simulate(operator: Operator, signals: Tensor, noise: float, seed: int, numbe
 def starts(generator: Generator, seed: int, numbers: Sequence[int], restarts: int) -> Tensor:
     """Where the search begins, ``(items, restarts, *latent_shape)``: each by the seed and the numbers of item and restart."""
     drawn = [
-        torch.cat([generator.draw(1, _random(seed, number, restart)) for restart in range(restarts)])
+        torch.cat([generator.draw(1, _random.stream("starts", seed, number, restart)) for restart in range(restarts)])
         for number in numbers
     ]
     return torch.stack(drawn)
@@ -67,16 +66,19 @@ def relative_residual(operator: Operator, signals: Tensor, y: Tensor) -> Tensor:
         return torch.where(size > 0, _batch.ratio(_size(operator(signals) - y), size), torch.nan)
 
 
+def expected_noise(operator: Operator, y: Tensor, noise: float) -> Tensor | None:
+    """``|noise| / |y|`` per item that noise of this standard deviation has on average; None where there is none."""
+    if not noise:
+        return None
+    one = operator.measured(torch.ones_like(y))
+    return torch.where(_size(y) > 0, noise * _size(one) / _size(y), torch.nan)
+
+
 def _size(values: Tensor) -> Tensor:
     return _batch.norm(torch.view_as_real(values) if values.is_complex() else values)
 
 
-def _random(*numbers: int) -> torch.Generator:
-    words = np.random.SeedSequence(numbers).generate_state(1, np.uint64)
-    return torch.Generator(device="cpu").manual_seed(int(words[0]) % 2**63)
-
-
 def _normal(like: Tensor, seed: int, number: int) -> Tensor:
-    random = torch.Generator().manual_seed((seed * 1_000_003 + number) % 2**63)
+    random = _random.stream("noise", seed, number)
     kind = torch.complex128 if like.is_complex() else torch.float64
     return torch.randn(like.shape, generator=random, dtype=kind, device="cpu").to(like.dtype)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from genprior import _batch
+from genprior.assessment import COMMAND, Company, Facts, assess
 from genprior.items import Loaded
 from genprior.operators import Operator
 from genprior.report.sheets import stretched
@@ -19,20 +20,6 @@ from genprior.status import Status
 from genprior.tasks.resume import SIGNALS
 
 UNREADABLE = "UNREADABLE"
-ADVICE = {
-    Status.CONVERGED: "converged. A poor fit here is a poor local minimum, or a signal that the generator cannot make: try "
-    "--restarts 8.",
-    Status.STALLED: "no progress any more. A poor fit: try --restarts 8, another --solver, or more --patience.",
-    Status.MAX_STEPS: "stopped by --steps before convergence: allow more.",
-    Status.OUT_OF_TIME: "stopped by --time before convergence: allow more.",
-    Status.DIVERGED: "diverged though the steps were shortened again and again: run genprior check on the generator, and "
-    "look at the scale of the data.",
-}
-"""What to do next, in the words of the command line."""
-NO_TIME = (
-    "no time was left for a single step: this is where the search begins, not a recovery. Allow more --time, into another "
-    "--out."
-)
 
 
 @dataclass(frozen=True)
@@ -43,6 +30,8 @@ class Solved:
     y: Tensor
     truth: Tensor | None
     residual: Tensor
+    noise: Tensor | None = None
+    """The residual that noise of the known level would have, ``|noise| / |y|``."""
 
 
 class Collected:
@@ -95,7 +84,14 @@ def record_of(name: str, solved: Solved, place: int) -> dict[str, Any]:
         "stationarity": finite(float(result.stationarity[place])),
         "steps": int(result.steps[place]),
         "restart": int(result.restart[place]),
-        "advice": _advice(result, place),
+        "rollbacks": int(result.rollbacks[place]),
+        "improving": bool(result.improving[place]),
+        "reach": finite(float(result.reach[place])),
+        "bound": bool(result.bound[place]),
+        "penalty": float(result.penalty[place]),
+        "representable": not bool(result.unfit[place]),
+        "noise": None if solved.noise is None else finite(float(solved.noise[place])),
+        "restarts": result.restarts,
     }
     if solved.truth is not None:
         difference = result.signal[place] - solved.truth[place]
@@ -106,15 +102,32 @@ def record_of(name: str, solved: Solved, place: int) -> dict[str, Any]:
     return record
 
 
-def not_begun(record: dict[str, Any]) -> bool:
-    """Whether the time was over before the first step."""
-    return bool(record["status"] == Status.OUT_OF_TIME.name and record["steps"] == 0)
+def facts_of(record: dict[str, Any]) -> Facts:
+    """What an item is assessed by, from its record."""
+    objective = record["objective"]
+    return Facts(
+        status=Status[record["status"]],
+        steps=record["steps"],
+        objective=math.inf if objective is None else objective,
+        gap=record["gap"] or 0.0,
+        rollbacks=record["rollbacks"],
+        restarts=record["restarts"],
+        residual=record["residual"],
+        noise=record["noise"],
+        improving=record["improving"],
+        latent=record["reach"] or 0.0,
+        bound=record["bound"],
+        penalty=record["penalty"],
+        representable=record["representable"],
+    )
 
 
-def _advice(result: Result, place: int) -> str:
-    if result.status[place] == Status.OUT_OF_TIME and int(result.steps[place]) == 0:
-        return NO_TIME
-    return ADVICE.get(result.status[place], result.advice[place])
+def assessed(record: dict[str, Any], company: Company) -> dict[str, Any]:
+    """The record with its assessment: what to make of the item, beside all others of the job."""
+    if record["status"] == UNREADABLE:
+        return {**record, "attention": UNREADABLE.lower()}
+    found = assess(facts_of(record), company, COMMAND)
+    return {**record, "attention": None if found.concern is None else str(found.concern), "advice": found.advice}
 
 
 def finite(value: float) -> float | None:

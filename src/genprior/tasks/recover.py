@@ -27,7 +27,7 @@ from genprior.stopping import MaxSteps, Seconds, StopRule, View
 from genprior.tasks.ledger import CONTENT, Ledger, alone
 from genprior.tasks.operators import digest_of_files, parse_operator
 from genprior.tasks.outcome import Outcome, write_result
-from genprior.tasks.posed import check_loss, pose, relative_residual, simulate, starts
+from genprior.tasks.posed import check_loss, expected_noise, pose, relative_residual, simulate, starts
 from genprior.tasks.records import Collected, Solved
 from genprior.tasks.resume import SIGNALS, plan_of, refuse_losses
 from genprior.tasks.settings import Recovery, solver_named
@@ -87,11 +87,10 @@ class _Job:
 
     def run(self, notes: tuple[str, ...]) -> Outcome:
         """Every batch that is not done yet; ``notes`` are for the person."""
-        ledger = Ledger(self.job.out, self._identity())
+        ledger = Ledger(self.job.out, self._identity(), self.items.newer_than)
         folder = self.job.out / SIGNALS
-        folder.mkdir(exist_ok=True)
-        remove_unfinished(folder)
         outputs = Outputs(self.items, folder, ledger.folder, self.generator.signal_shape)
+        remove_unfinished(folder)
         total, size = len(self.items), self.job.batch_size
         plan = plan_of(ledger, outputs, total, size)
         used, shown = plan.used, plan.shown
@@ -106,7 +105,8 @@ class _Job:
             used, shown = used + record["seconds"], shown + record["shown"]
         outputs.finish(total)
         self.on_progress(total, total, "writing the report")
-        return write_result(self.job, ledger, total, (*self.notes, *notes, *self.items.notes))
+        told = (*self.notes, *notes, *ledger.notes, *self.items.notes, *self.items.changes())
+        return write_result(self.job, ledger, total, told)
 
     def _batch(self, start: int, stop: int, rule: StopRule, room: int) -> Collected:
         """Read and solve the items from ``start`` up to ``stop``; keep at most ``room`` pictures of them."""
@@ -146,7 +146,8 @@ class _Job:
         if Status.INTERRUPTED in result.status:
             raise KeyboardInterrupt
         residual = relative_residual(self.operator, result.signal, y)
-        return Solved(result, y, values if self.job.simulate else None, residual)
+        noise = expected_noise(self.operator, y, self.job.noise) if self.job.simulate else None
+        return Solved(result, y, values if self.job.simulate else None, residual, noise)
 
     def _measurements(self, values: Tensor, numbers: list[int]) -> Tensor:
         """Made from whole signals, or as given."""

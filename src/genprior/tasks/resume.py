@@ -45,6 +45,10 @@ def refuse_losses(out: Path, items: Items) -> None:
 def plan_of(ledger: Ledger, outputs: Outputs, total: int, size: int) -> Plan:
     """Every batch that is not recorded, or whose signals are no longer there; records of the latter are removed."""
     numbers = range(math.ceil(total / size))
+    for path in outputs.set_aside_damaged():
+        ledger.notes.append(
+            f"an array that was being written is damaged: set aside as {path}, its items are done again"
+        )
     taken: dict[int, tuple[float, int]] = {}
     for number in numbers:
         record = ledger.chunk(number)

@@ -48,8 +48,8 @@ class Source:
                 "--label and --labels were both given: one class for all items, or a file with one per item"
             )
 
-    def open(self, device: str = "cpu") -> Opened:
-        """The generator, with notes on what was found out about it."""
+    def open(self, device: str = "cpu", seconds: float | None = None) -> Opened:
+        """The generator, with notes on what was found out about it, from fewer samples where ``seconds`` do not suffice."""
         return open_with_notes(
             self.generator,
             self.weights,
@@ -57,6 +57,7 @@ class Source:
             signal_range=self.signal_range,
             label=self.label,
             device=device,
+            seconds=seconds,
         )
 
 
@@ -83,7 +84,7 @@ class Recovery:
     restarts: int = 1
     time: float | None = None
     steps: int | None = None
-    patience: int = 500
+    patience: int | None = None
     """Steps without progress after which an item counts as stalled and stops."""
     batch_size: int = 64
     seed: int = 0
@@ -109,7 +110,8 @@ class Recovery:
             _validate.number("time", self.time, above=0)
         if self.steps is not None:
             _validate.whole("steps", self.steps)
-        _validate.whole("patience", self.patience)
+        if self.patience is not None:
+            _validate.whole("patience", self.patience)
         solver_named(self.solver)
         _validate.whole("restarts", self.restarts)
         _validate.whole("batch_size", self.batch_size)

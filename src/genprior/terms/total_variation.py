@@ -1,4 +1,4 @@
-"""Isotropic total variation of images, and its prox by accelerated projected gradient on the dual."""
+"""Isotropic total variation of signals, images and volumes, and its prox by accelerated projected gradient on the dual."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ import torch
 from torch import Tensor
 
 from genprior import _validate
+from genprior._axes import axes_of, spatial_dims
 from genprior._batch import PerItem, dot, flat, spread, square
 from genprior.terms.base import Term
 from genprior.terms.parameters import step_per_item
 
 CHECK_EVERY = 10
 RESTART_EVERY = 4
-STEP = 1 / 8  # |D|^2 <= 8 for forward differences on two axes
 
 
 @dataclass(frozen=True, kw_only=True)
 class TotalVariation(Term):
-    """``sum over pixels of sqrt(dx^2 + dy^2)``, forward differences over the last two axes, 0 at the far border.
+    """``sum over pixels of sqrt(dx^2 + dy^2)``, forward differences along space or time, 0 at the far border.
 
-    A weight is a factor: ``0.1 * TotalVariation()``.
+    A weight is a factor: ``0.1 * TotalVariation()``. In one dimension it is ``sum |dx|``, in three
+    ``sum sqrt(dx^2 + dy^2 + dz^2)``.
 
     Leading axes (channels) are summed. The prox solves the dual of ``t TV(x) + 1/2 |x - v|^2``,
 
@@ -35,11 +36,14 @@ class TotalVariation(Term):
         |x - x*| <= sqrt(tolerance) |v - mean(v)|,
 
     or when the gap has sunk to its rounding error, about ``2 eps (1/2 |v - mean(v)|^2 + t |v - mean(v)|_1)``: near
-    1e-6 in float32, so a smaller tolerance gains nothing there. After ``max_iterations`` the last iterate is given.
-    The prox is not differentiated by autograd.
+    1e-6 in float32, so a smaller tolerance gains nothing there. After ``max_iterations`` the last iterate is given;
+    long one-dimensional signals with a large t need the most of them. The prox is not differentiated by autograd.
 
     Parameters
     ----------
+    dims: how many of the last axes are space or time; the others are channels. By default 1 for ``(n,)``, 2 for
+        ``(channels, height, width)``, 3 for ``(channels, depth, height, width)``. Two axes count as an image if neither side
+        is more than twice the other, and must be told otherwise: 1 for channels, 2 for an image.
     tolerance: relative duality gap at which an item is finished.
     max_iterations: bound on the work for one prox.
 
@@ -50,45 +54,50 @@ class TotalVariation(Term):
     tensor([0.3414])
     """
 
+    dims: int | None = None
     tolerance: float = 1e-6
     max_iterations: int = 1000
 
     def __post_init__(self) -> None:
+        if self.dims is not None:
+            _validate.whole("dims", self.dims)
         _validate.number("tolerance", self.tolerance, above=0.0)
         _validate.whole("max_iterations", self.max_iterations)
 
     def __call__(self, x: Tensor) -> Tensor:
         """``sum sqrt(dx^2 + dy^2)``."""
-        _require_image("x", tuple(x.shape[1:]))
+        dims = self._dims("x", x)
         if x.requires_grad and torch.is_grad_enabled():
-            return flat(torch.linalg.vector_norm(_recorded_differences(x), dim=1)).sum(dim=1)
-        return flat(_length(_differences(x))).sum(dim=1)
+            return flat(torch.linalg.vector_norm(_recorded_differences(x, dims), dim=1)).sum(dim=1)
+        return flat(_length(_differences(x, dims))).sum(dim=1)
 
     def subgradient(self, x: Tensor) -> Tensor:
         """``D'(Dx / |Dx|)`` with 0 for pixels where Dx = 0."""
-        _require_image("x", tuple(x.shape[1:]))
-        slope = _differences(x)
+        slope = _differences(x, self._dims("x", x))
         size = _length(slope)
         return _minus_adjoint(torch.zeros_like(x), slope / torch.where(size == 0, 1.0, size)).neg_()
 
     @torch.no_grad()
     def prox(self, v: Tensor, t: PerItem) -> Tensor:
         """``argmin_x t TV(x) + 1/2 |x - v|^2`` up to the tolerance."""
-        _require_image("v", tuple(v.shape[1:]))
-        mean = v.mean(dim=(-2, -1), keepdim=True)
-        return mean + _solve_dual(v - mean, step_per_item(t, v), self.tolerance, self.max_iterations)
+        dims = self._dims("v", v)
+        mean = v.mean(dim=axes_of(dims), keepdim=True)
+        return mean + _solve_dual(v - mean, step_per_item(t, v), dims, self.tolerance, self.max_iterations)
 
     def check(self, name: str, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> None:
-        """Check also that the signal is an image."""
+        """Check also that the axes of space or time are known."""
         super().check(name, shape, device, dtype)
-        _require_image(name, shape)
+        spatial_dims(name, tuple(shape), self.dims)
+
+    def _dims(self, name: str, x: Tensor) -> int:
+        return spatial_dims(name, tuple(x.shape[1:]), self.dims)
 
 
-def _solve_dual(v: Tensor, t: Tensor, tolerance: float, max_iterations: int) -> Tensor:
+def _solve_dual(v: Tensor, t: Tensor, dims: int, tolerance: float, max_iterations: int) -> Tensor:
     """Run the iteration on the items that are not finished; each one leaves with its answer and is then left alone."""
     answer = torch.empty_like(v)
     active = torch.arange(v.shape[0], device=v.device)
-    q = y = v.new_zeros(v.shape[0], 2, *v.shape[1:])
+    q = y = v.new_zeros(v.shape[0], dims, *v.shape[1:])
     momentum = v.new_ones(v.shape[0])
     for k in range(max_iterations + 1):
         if k % CHECK_EVERY == 0 or k == max_iterations:
@@ -107,8 +116,12 @@ def _solve_dual(v: Tensor, t: Tensor, tolerance: float, max_iterations: int) -> 
 def _iterate(
     v: Tensor, t: Tensor, q: Tensor, y: Tensor, momentum: Tensor, *, watch: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """``q+ = P(y + D(v - D'y) / 8)``, ``y+ = q+ + (m - 1)/m+ (q+ - q)``; m is set back to 1 if watched and uphill."""
-    new = _clip(torch.add(y, _differences(_minus_adjoint(v, y)), alpha=STEP), t)
+    """``q+ = P(y + s D(v - D'y))``, ``y+ = q+ + (m - 1)/m+ (q+ - q)``; m is set back to 1 if watched and uphill.
+
+    ``s = 1 / (4 dims)``, because ``|D|^2 <= 4`` for the forward differences along one axis.
+    """
+    dims = y.shape[1]
+    new = _clip(torch.add(y, _differences(_minus_adjoint(v, y), dims), alpha=1 / (4 * dims)), t)
     move = new - q
     if watch:
         momentum = torch.where(dot(y - new, move) > 0, 1.0, momentum)
@@ -124,7 +137,7 @@ def _primal(v: Tensor, t: Tensor, q: Tensor, tolerance: float) -> tuple[Tensor, 
     answer for large t, where the first one drowns in rounding times t. Both bound ``1/2 |x - x*|^2``.
     """
     x = _minus_adjoint(v, q)
-    slope = _differences(x)
+    slope = _differences(x, q.shape[1])
     gap = t * flat(_length(slope)).sum(dim=1) - dot(slope, q)
     gap_constant = square(x) / 2
     energy = square(v) / 2
@@ -134,44 +147,48 @@ def _primal(v: Tensor, t: Tensor, q: Tensor, tolerance: float) -> tuple[Tensor, 
     return torch.where(spread(constant, x), 0.0, x), finished
 
 
-def _differences(x: Tensor) -> Tensor:
-    """``Dx``, shape ``(B, 2, *shape)``: forward differences down and to the right, 0 at the far border."""
-    slope = x.new_empty(x.shape[0], 2, *x.shape[1:])
-    torch.sub(x[..., 1:, :], x[..., :-1, :], out=slope[:, 0, ..., :-1, :])
-    torch.sub(x[..., 1:], x[..., :-1], out=slope[:, 1, ..., :-1])
-    slope[:, 0, ..., -1, :] = 0
-    slope[:, 1, ..., -1] = 0
+def _differences(x: Tensor, dims: int) -> Tensor:
+    """``Dx``, shape ``(B, dims, *shape)``: forward differences along each axis, 0 at the far border."""
+    slope = x.new_empty(x.shape[0], dims, *x.shape[1:])
+    for k, axis in enumerate(axes_of(dims)):
+        along, n = slope[:, k], x.shape[axis]
+        torch.sub(x.narrow(axis, 1, n - 1), x.narrow(axis, 0, n - 1), out=along.narrow(axis, 0, n - 1))
+        along.narrow(axis, n - 1, 1).zero_()
     return slope
 
 
-def _recorded_differences(x: Tensor) -> Tensor:
+def _recorded_differences(x: Tensor, dims: int) -> Tensor:
     """The same as :func:`_differences` in operations that autograd follows."""
-    down = torch.nn.functional.pad(x[..., 1:, :] - x[..., :-1, :], (0, 0, 0, 1))
-    right = torch.nn.functional.pad(x[..., 1:] - x[..., :-1], (0, 1))
-    return torch.stack([down, right], dim=1)
+    return torch.stack([_recorded_difference(x, axis) for axis in axes_of(dims)], dim=1)
+
+
+def _recorded_difference(x: Tensor, axis: int) -> Tensor:
+    border = torch.zeros_like(x.narrow(axis, 0, 1))
+    return torch.cat([x.diff(dim=axis), border], dim=axis)
 
 
 def _minus_adjoint(v: Tensor, q: Tensor) -> Tensor:
     """``v - D'q`` for a field q that is 0 at the far border."""
-    down, right = q[:, 0], q[:, 1]
-    x = torch.add(v, down).add_(right)
-    x[..., 1:, :] -= down[..., :-1, :]
-    x[..., 1:] -= right[..., :-1]
+    x = v
+    for along in q.unbind(1):
+        x = torch.add(x, along) if x is v else x.add_(along)
+    for axis, along in zip(axes_of(q.shape[1]), q.unbind(1), strict=True):
+        n = x.shape[axis]
+        x.narrow(axis, 1, n - 1).sub_(along.narrow(axis, 0, n - 1))
     return x
 
 
 def _length(q: Tensor) -> Tensor:
-    """Length of the two-vector of each pixel, shape ``(B, 1, *shape)``."""
-    down, right = q[:, :1], q[:, 1:]
-    return torch.addcmul(down.square(), right, right).sqrt_()
+    """Length of the vector at each pixel, shape ``(B, 1, *shape)``."""
+    if q.shape[1] == 1:
+        return q.abs()
+    squares = q[:, :1].square()
+    for k in range(1, q.shape[1]):
+        squares = torch.addcmul(squares, q[:, k : k + 1], q[:, k : k + 1])
+    return squares.sqrt_()
 
 
 def _clip(q: Tensor, t: Tensor) -> Tensor:
-    """Shorten, in place, the two-vector of each pixel to at most t."""
+    """Shorten, in place, the vector at each pixel to at most t."""
     radius = spread(t, q)
     return q.mul_((radius / _length(q)).clamp_(max=1))
-
-
-def _require_image(name: str, shape: tuple[int, ...]) -> None:
-    if len(shape) < 2:
-        raise ValueError(f"{name} has shape {shape}, but total variation needs images (..., height, width)")

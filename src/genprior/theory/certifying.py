@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from genprior import _batch, _validate
+from genprior import _batch, _random, _validate
+from genprior.chunk import Unrepresentable
 from genprior.generators import Generator
 from genprior.losses import LeastSquares, SquaredDistance
 from genprior.operators import Identity, Operator
@@ -88,7 +89,7 @@ def certify(
     found = known or constants(problem.generator, radius, points=points, moves=moves, seed=seed, announce=announce)
     say("constants of the loss")
     loss = loss_constants(problem, radius, seed=seed)
-    z0 = problem.generator.sample_latent(problem.batch or 1, seed) if z0 is None else z0
+    z0 = problem.generator.draw(problem.batch or 1, _random.stream("starts", seed)) if z0 is None else z0
     say("a feasible point")
     z0 = problem.on_latent.prox(z0, 1.0) if problem.on_latent.is_indicator else z0
     start, lowest = _values(
@@ -138,7 +139,10 @@ def _values(problem: Problem, z0: Tensor, target: Tensor | None) -> tuple[float,
     """Over the items: the largest objective at the start, and the largest of the best ones that are known, or soon found."""
     first = _objective(problem, z0)
     if target is None:
-        target = solve(problem, stop=MaxSteps(60), z0=z0, progress=False).z
+        try:
+            target = solve(problem, stop=MaxSteps(60), z0=z0, progress=False).z
+        except Unrepresentable:  # the conditions on the dtype will say so
+            target = z0
     low = _objective(problem, target)
     return max(float(first.max()), 0.0), max(float(torch.minimum(first, low).max()), 0.0)
 

@@ -41,7 +41,8 @@ def compare_with_descent(
 
     ``before`` must come from at least one step: at the start w is not yet a minimiser. ``kappa`` bounds ``|DG|`` there. The
     penalty must be the same in both: the identity is that of one rho. Where it was another one at the start, the solver
-    has taken ``beta`` times the first penalty over this one, and halved it where an item was rolled back; so does this.
+    has taken ``beta`` times the first penalty over this one, and a quarter of that after each roll-back of an item; so
+    does this.
     """
     if not (isinstance(problem.on_signal, Zero) and isinstance(problem.on_latent, Zero)):
         raise ValueError(

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from genprior import _validate
-from genprior._files import write_text
+from genprior._files import add_folder, write_text
 from genprior.checkpoint import Checkpoint, fingerprint
 from genprior.training.draw import Draw
 from genprior.training.start import CHECKPOINT, begin, fill_networks, read_start
@@ -69,7 +69,7 @@ def train(
     schedule = schedule or Schedule()
     if task.batch % devices.world:
         raise ValueError(f"batch must be divisible by the number of devices, got {task.batch} and {devices.world}")
-    folder.mkdir(parents=True, exist_ok=True)
+    add_folder(folder)
     if devices.rank == 0:
         for stale in folder.glob(f".{CHECKPOINT}.*.part"):  # of a run that was killed while writing
             stale.unlink(missing_ok=True)

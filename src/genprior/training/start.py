@@ -10,6 +10,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from genprior.items.limits import check_head
 from genprior.networks.saved import load_network
 from genprior.training.task import Task
 
@@ -33,6 +34,7 @@ def read_start(folder: Path) -> Start:
     path = folder / CHECKPOINT if folder.is_dir() else folder
     if not path.is_file():
         raise FileNotFoundError(f"start: there is no {path}: give the folder of a run of genprior train")
+    check_head(path)
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}

@@ -107,7 +107,7 @@ def test_denoising(tmp_path, capsys):
     lines = (tmp_path / "traces" / f"linf-denoising.linf.run.{EXACT}.csv").read_text().splitlines()
     names, *rows = (line.split(",") for line in lines)
     assert names[-6:] == [f"{name}_{part}" for name in ("w_from_y", "dual") for part in ("q25", "median", "q75")]
-    assert rows[-1][-6:] == [""] * 6 and all("" not in row for row in rows[:-1])
+    assert all("" not in row for row in rows)
     ends = medians(document, "linf-denoising.linf", "linf")
     assert ends[AUTO] < 0.8 and ends[EXACT] < 0.99
     assert medians(document, "linf-denoising.l2", "error")[AUTO] < 0.8

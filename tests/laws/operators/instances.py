@@ -21,7 +21,7 @@ def random(*shape, seed=0):
 
 def coin(*shape, seed=0):
     mask = torch.rand(*shape, generator=torch.Generator().manual_seed(seed)) < 0.5
-    mask[..., 0, 0] = True
+    mask[..., *(0,) * min(2, len(shape))] = True
     return mask
 
 
@@ -46,22 +46,29 @@ def dense(name, matrix, shape=None, row_form=True):
     return Instance(name, lambda: ops.Dense(matrix, shape), lambda _: matrix.numpy(), "thin SVD", row_form)
 
 
-def blur(name, kernel, shape, kernels, per_item=False):
-    """``kernels`` gives the kernel(s) as numpy, one per item where they differ."""
+def blur(name, kernel, shape, kernels, axes=2, per_item=False, **told):
+    """``kernels`` gives the kernel(s) as numpy, one per item where they differ; ``axes`` is how many the reference takes."""
 
     def matrix(_):
-        planes = [ref.channels(ref.convolution(k, shape[-2:]), shape) for k in kernels()]
+        planes = [ref.channels(ref.convolution(k, shape[-axes:]), shape, axes) for k in kernels()]
         return np.stack(planes) if per_item else planes[0]
 
-    return Instance(name, lambda: ops.Blur(kernel, shape, per_item=per_item, dtype=F64), matrix, "FFT")
+    return Instance(name, lambda: ops.Blur(kernel, shape, per_item=per_item, dtype=F64, **told), matrix, "FFT")
 
 
-def fourier(name, frequencies, shape, **options):
+def gaussian_blur(name, sigma, shape, axes=2, **told):
+    return blur(name, sigma, shape, lambda: [ref.gaussian_kernel(sigma, shape[-axes:])], axes, **told)
+
+
+def fourier(name, frequencies, shape, axes=2, **options):
+    """``axes`` is how many the reference transforms."""
+
     def matrix(a):
+        size = shape[-axes:]
         masks = a._mask.numpy() if isinstance(frequencies, int) else frequencies.numpy()
         if options.get("centred"):
-            masks = np.fft.ifftshift(masks, axes=(-2, -1))
-        planes = [ref.channels(ref.fourier(m), shape) for m in masks.reshape(-1, *shape[-2:])]
+            masks = np.fft.ifftshift(masks, axes=tuple(range(-axes, 0)))
+        planes = [ref.channels(ref.fourier(m), shape, axes) for m in masks.reshape(-1, *size)]
         return np.stack(planes) if options.get("per_item") else planes[0]
 
     return Instance(name, lambda: ops.SubsampledFourier(frequencies, shape, dtype=F64, **options), matrix, "FFT")
@@ -77,11 +84,11 @@ def mask(name, weights, shape=None, per_item=False):
     return Instance(name, lambda: ops.Mask(weights, shape, per_item=per_item, dtype=F64), matrix, "diagonal", True)
 
 
-def downsample(factor, shape):
+def downsample(factor, shape, axes=2, **told):
     return Instance(
-        f"downsample {factor} {shape}",
-        lambda: ops.Downsample(factor, shape),
-        lambda _: ref.channels(ref.averaging(factor, shape[-2:]), shape),
+        f"downsample {factor} {shape} {told or ''}",
+        lambda: ops.Downsample(factor, shape, **told),
+        lambda _: ref.channels(ref.averaging(factor, shape[-axes:]), shape, axes),
         "orthogonal rows",
         True,
     )
@@ -113,7 +120,8 @@ KERNEL, EVEN, KERNELS = random(3, 3), random(4, 2), random(ITEMS, 3, 2)
 MASK, MASKS, FREQUENCIES = coin(6, 5), coin(ITEMS, 2, 4), coin(ITEMS, 4, 6)
 
 BLUR = blur("blur tensor", KERNEL, (6, 5), lambda: [KERNEL.numpy()])
-SMOOTH = blur("blur sigma channels", 0.8, (2, 4, 6), lambda: [ref.gaussian_kernel(0.8, (4, 6))])
+SMOOTH = gaussian_blur("blur sigma channels", 0.8, (2, 4, 6))
+LINE, LINES, CUBE = random(3), random(ITEMS, 4), random(2, 3, 1)
 MASKED = mask("mask", MASK)
 MANY_MASKS = mask("mask per item, broadcast", coin(ITEMS, 4, 6, seed=5)[:, None], (2, 4, 6), per_item=True)
 
@@ -146,8 +154,25 @@ INSTANCES = [
     BLUR,
     SMOOTH,
     blur("blur even kernel", EVEN, (2, 5, 4), lambda: [EVEN.numpy()]),
-    blur("blur wide sigma", 3.0, (4, 5), lambda: [ref.gaussian_kernel(3.0, (4, 5))]),
+    gaussian_blur("blur wide sigma", 3.0, (4, 5)),
     blur("blur per item", KERNELS, (2, 3, 4), lambda: list(KERNELS.numpy()), per_item=True),
+    gaussian_blur("blur sigma 1-D", 0.9, (7,), 1),
+    gaussian_blur("blur sigma 1-D channels", 0.9, (2, 7), 1, dims=1),
+    gaussian_blur("blur sigma rows of images", 0.9, (2, 3, 4), 1, dims=1),
+    gaussian_blur("blur sigma 3-D", 0.7, (2, 3, 2, 4), 3),
+    gaussian_blur("blur sigma 3-D without channels", 0.7, (3, 2, 4), 3, dims=3),
+    gaussian_blur("blur sigma elongated image", 0.7, (2, 6), dims=2),
+    blur("blur tensor 1-D", LINE, (6,), lambda: [LINE.numpy()], 1),
+    blur("blur tensor 1-D tells the axes", LINE, (2, 7), lambda: [LINE.numpy()], 1),
+    blur("blur tensor 2-D tells the axes", EVEN, (9, 2), lambda: [EVEN.numpy()]),
+    blur("blur tensor 3-D", CUBE, (2, 2, 3, 4), lambda: [CUBE.numpy()], 3),
+    blur("blur per item 1-D channels", LINES, (2, 6), lambda: list(LINES.numpy()), 1, per_item=True),
+    downsample(2, (6,), 1),
+    downsample(3, (2, 6), 1, dims=1),
+    downsample(2, (3, 2, 4), 1, dims=1),
+    downsample(2, (2, 6), 2, dims=2),
+    downsample(2, (2, 2, 4, 2), 3),
+    downsample(2, (4, 2, 2), 3, dims=3),
     downsample(2, (4, 6)),
     downsample(3, (2, 3, 6)),
     downsample(1, (3, 2)),
@@ -157,6 +182,14 @@ INSTANCES = [
     fourier("fourier mask odd", coin(5, 7), (5, 7)),
     fourier("fourier centred", coin(5, 4), (1, 5, 4), centred=True),
     fourier("fourier per item", FREQUENCIES, (2, 4, 6), per_item=True),
+    fourier("fourier 1-D", 3, (7,), 1),
+    fourier("fourier 1-D even", coin(8), (8,), 1),
+    fourier("fourier 1-D channels", 4, (2, 7), 1, dims=1),
+    fourier("fourier 1-D mask tells the axes, centred", coin(6), (2, 6), 1, centred=True),
+    fourier("fourier 1-D per item", coin(ITEMS, 6), (2, 6), 1, per_item=True),
+    fourier("fourier 3-D", 11, (2, 3, 2, 4), 3),
+    fourier("fourier 3-D odd, centred", coin(3, 2, 5), (3, 2, 5), 3, dims=3, centred=True),
+    fourier("fourier 3-D per item", coin(ITEMS, 2, 3, 4), (1, 2, 3, 4), 3, per_item=True),
     hadamard(5, (8,)),
     hadamard(6, (1, 7, 2)),
     hadamard(16, (16,)),

@@ -1,58 +1,55 @@
 """The same operators built as explicit matrices with numpy and scipy, from the definitions and nothing of genprior."""
 
+import functools
 import math
 
 import numpy as np
 import scipy.linalg
 
 
-def channels(plane, signal_shape):
-    """One matrix for the last two axes, repeated along the diagonal for every channel."""
-    count = math.prod(signal_shape[:-2])
+def channels(plane, signal_shape, dims=2):
+    """One matrix for the last axes, repeated along the diagonal for every channel."""
+    count = math.prod(signal_shape[:-dims])
     return np.kron(np.eye(count), plane)
 
 
 def convolution(kernel, size):
-    """Circular convolution by its double sum: y[i] = sum_k h[k] x[i - (k - centre)]."""
+    """Circular convolution by its sum: y[i] = sum_k h[k] x[i - (k - centre)], i and k with one index per axis."""
     kernel = np.asarray(kernel, dtype=float)
-    (h, w), (rows, cols) = kernel.shape, size
-    matrix = np.zeros((rows, cols, rows, cols))
-    for i in range(rows):
-        for j in range(cols):
-            for a in range(h):
-                for b in range(w):
-                    matrix[i, j, (i - a + h // 2) % rows, (j - b + w // 2) % cols] += kernel[a, b]
-    return matrix.reshape(rows * cols, rows * cols)
+    matrix = np.zeros((*size, *size))
+    for i in np.ndindex(*size):
+        for k in np.ndindex(*kernel.shape):
+            source = ((a - b + h // 2) % n for a, b, h, n in zip(i, k, kernel.shape, size, strict=True))
+            matrix[(*i, *source)] += kernel[k]
+    return matrix.reshape(math.prod(size), math.prod(size))
 
 
+@functools.cache
 def gaussian_kernel(sigma, size):
     """Wrapped Gaussian around the middle, summed over many periods."""
-    rows, cols = size
     kernel = np.zeros(size)
-    for i in range(rows):
-        for j in range(cols):
-            for p in range(-12, 13):
-                for q in range(-12, 13):
-                    di, dj = i - rows // 2 + p * rows, j - cols // 2 + q * cols
-                    kernel[i, j] += math.exp(-(di**2 + dj**2) / (2 * sigma**2))
+    for i in np.ndindex(*size):
+        for periods in np.ndindex(*(17,) * len(size)):
+            offsets = (a - n // 2 + (p - 8) * n for a, n, p in zip(i, size, periods, strict=True))
+            kernel[i] += math.exp(-sum(offset**2 for offset in offsets) / (2 * sigma**2))
     return kernel / kernel.sum()
 
 
 def fourier(mask):
-    """Unitary two-dimensional DFT with rows outside the mask set to zero."""
-    rows, cols = mask.shape
-    one, two = (scipy.linalg.dft(n, scale="sqrtn") for n in (rows, cols))
-    return np.asarray(mask, dtype=float).reshape(-1, 1) * np.kron(one, two)
+    """Unitary DFT along every axis, with rows outside the mask set to zero."""
+    matrix = np.eye(1)
+    for n in mask.shape:
+        matrix = np.kron(matrix, scipy.linalg.dft(n, scale="sqrtn"))
+    return np.asarray(mask, dtype=float).reshape(-1, 1) * matrix
 
 
 def averaging(factor, size):
     """Means over blocks."""
-    rows, cols = size
-    matrix = np.zeros((rows // factor, cols // factor, rows, cols))
-    for i in range(rows):
-        for j in range(cols):
-            matrix[i // factor, j // factor, i, j] = 1 / factor**2
-    return matrix.reshape(-1, rows * cols)
+    small = tuple(n // factor for n in size)
+    matrix = np.zeros((*small, *size))
+    for i in np.ndindex(*size):
+        matrix[(*(a // factor for a in i), *i)] = 1 / factor ** len(size)
+    return matrix.reshape(math.prod(small), math.prod(size))
 
 
 def hadamard(operator):

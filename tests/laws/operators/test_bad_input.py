@@ -70,7 +70,27 @@ BAD = {
         "kernel has shape (3, 3), expected (B, h, w)",
     ),
     "blur large": (lambda: ops.Blur(torch.ones(5, 3), (4, 4)), ValueError, "kernel of 5 x 3 is larger"),
-    "blur signal": (lambda: ops.Blur(1.0, (16,)), ValueError, "signal_shape must end in rows and columns"),
+    "blur channels or image": (
+        lambda: ops.Blur(1.0, (8, 5000)),
+        ValueError,
+        "shape (8, 5000), which may be 8 channels of 5000 values (dims=1) or an image of 8 x 5000 (dims=2)",
+    ),
+    "downsample channels or image": (lambda: ops.Downsample(4, (8, 5000)), ValueError, "say which with dims"),
+    "fourier channels or image": (lambda: ops.SubsampledFourier(4, (9, 3)), ValueError, "say which with dims"),
+    "five axes": (lambda: ops.Downsample(2, (2, 2, 2, 2, 2)), ValueError, "does not tell channels from space"),
+    "dims too large": (lambda: ops.Downsample(2, (4, 4), dims=3), ValueError, "has no 3 axes of space or time"),
+    "dims zero": (lambda: ops.Blur(1.0, (4, 4), dims=0), ValueError, "dims must be at least 1"),
+    "blur kernel for dims": (
+        lambda: ops.Blur(torch.ones(3, 3), (2, 8), dims=1),
+        ValueError,
+        "kernel has shape (3, 3), expected (n,), or (B, n) with per_item=True, for dims=1",
+    ),
+    "fourier mask for dims": (
+        lambda: ops.SubsampledFourier(torch.ones(8), (2, 4, 8)),
+        ValueError,
+        "frequencies has shape (8,), expected (4, 8), for dims=2",
+    ),
+    "downsample 1-D": (lambda: ops.Downsample(3, 28), ValueError, "does not divide the signals of 28 values"),
     "downsample divide": (lambda: ops.Downsample(3, (1, 28, 28)), ValueError, "factor 3 does not divide the image"),
     "downsample zero": (lambda: ops.Downsample(0, (4, 4)), ValueError, "factor must be at least 1"),
     "fourier m=0": (lambda: ops.SubsampledFourier(0, (4, 4)), ValueError, "frequencies must be at least 1"),
@@ -209,6 +229,15 @@ def test_a_function_without_shapes_is_taken_as_it_is():
     FREE.check("operator", (9,), torch.device("cpu"), F64)
     fixed = ops.Linear(lambda x: 2 * x, lambda y: 2 * y, 3, 3, device="cpu")
     assert fixed.measurement_shape == (3,) and fixed.device == torch.device("cpu")
+
+
+@pytest.mark.parametrize("shape", [None, 3], ids=["without shapes", "with shapes"])
+def test_the_options_of_a_function_stay_when_it_gets_its_place(shape):
+    own = ops.Linear(lambda x: 2 * x, lambda y: 2 * y, shape, tolerance=1e-3, max_iterations=7)
+    bound = own.bound((3,), torch.device("cpu"), F64)
+    assert bound.signal_shape == (3,) and bound.dtype == F64
+    assert (bound.tolerance, bound.max_iterations) == (1e-3, 7)
+    assert bound.resolvent_method == own.resolvent_method
 
 
 def test_operators_on_another_device():

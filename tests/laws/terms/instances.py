@@ -3,8 +3,9 @@
 Each case says the term twice: as our object, and as a cvxpy expression of one flattened item, written independently.
 """
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cvxpy as cp
 import numpy as np
@@ -63,19 +64,26 @@ def within(constrain, centre=None):
 
 
 def variation(shape, factor=1.0, centre=None):
+    """``shape`` are the axes of space or time: what stands before them is summed."""
+
     def forward(n):
         return np.eye(n, k=1) - np.diag([1.0] * (n - 1) + [0.0])  # the last row is 0
 
-    def one(image):
-        down, right = forward(shape[-2]) @ image, image @ forward(shape[-1]).T
-        pairs = cp.vstack([cp.reshape(down, (1, -1), order="C"), cp.reshape(right, (1, -1), order="C")])
-        return cp.sum(cp.norm(pairs, 2, axis=0))
+    def along(axis):
+        matrix = np.eye(1)
+        for k, n in enumerate(shape):
+            matrix = np.kron(matrix, forward(n) if k == axis else np.eye(n))
+        return matrix
+
+    def one(signal):
+        slopes = [cp.reshape(along(k) @ signal, (1, -1), order="C") for k in range(len(shape))]
+        return cp.sum(cp.norm(cp.vstack(slopes), 2, axis=0))
 
     def oracle(x, i):
-        pixels = shape[-2] * shape[-1]
+        pixels = math.prod(shape)
         shifted = x if centre is None else x - item(centre, i)
         channels = [shifted[k : k + pixels] for k in range(0, x.size, pixels)]
-        return factor * sum(one(cp.reshape(c, shape[-2:], order="C")) for c in channels), []
+        return factor * sum(map(one, channels)), []
 
     return oracle
 
@@ -91,6 +99,7 @@ LOW, HIGH = -fixed(2, 3, seed=7).abs(), fixed(3, seed=8).abs()
 PER_ITEM = torch.tensor([0.5, 1.0, 3.0], dtype=torch.float64)
 SOME_ZERO = torch.tensor([0.0, 0.7, 2.0], dtype=torch.float64)
 SHARP = TotalVariation(tolerance=1e-12, max_iterations=20000)
+ALONG = {dims: replace(SHARP, dims=dims) for dims in (1, 2, 3)}
 IMAGES = fixed(BATCH, 6, 5, seed=9)
 
 CASES = [
@@ -131,5 +140,11 @@ CASES = [
     Case("tv", lambda: SHARP, (6, 5), variation((6, 5)), 1e-6),
     Case("tv_around", lambda: 0.4 * SHARP.around(IMAGES), (6, 5), variation((6, 5), 0.4, IMAGES), 1e-6),
     Case("tv_channels", lambda: SHARP, (2, 3, 4), variation((3, 4)), 1e-6),
-    Case("tv_line", lambda: SHARP, (1, 4), variation((1, 4)), 1e-6),
+    Case("tv_line", lambda: ALONG[2], (1, 4), variation((1, 4)), 1e-6),
+    Case("tv_1d", lambda: SHARP, (7,), variation((7,)), 1e-6),
+    Case("tv_1d_channels", lambda: 0.7 * ALONG[1], (3, 7), variation((7,), 0.7), 1e-6),
+    Case("tv_1d_rows", lambda: ALONG[1], (2, 2, 4), variation((4,)), 1e-6),
+    Case("tv_elongated", lambda: ALONG[2], (2, 6), variation((2, 6)), 1e-6),
+    Case("tv_3d", lambda: SHARP, (2, 2, 3, 2), variation((2, 3, 2)), 1e-6),
+    Case("tv_3d_no_channels", lambda: 0.5 * ALONG[3], (3, 2, 3), variation((3, 2, 3), 0.5), 1e-6),
 ]  # fmt: skip

@@ -106,7 +106,14 @@ def test_sorting_is_exact_far_from_the_ball() -> None:
         (lambda: Ball("1"), TypeError, r"radius must be a number"),
         (lambda: TotalVariation(tolerance=0.0), ValueError, r"tolerance must be .* above 0"),
         (lambda: TotalVariation(max_iterations=0), ValueError, r"max_iterations must be at least 1"),
-        (lambda: TotalVariation()(Y), ValueError, r"x has shape \(3,\), but total variation needs images"),
+        (lambda: TotalVariation(dims=0), ValueError, r"dims must be at least 1"),
+        (lambda: TotalVariation(dims=2)(Y), ValueError, r"x has shape \(3,\), which has no 2 axes of space or time"),
+        (
+            lambda: TotalVariation()(torch.ones(1, 8, 50)),
+            ValueError,
+            r"x has shape \(8, 50\), which may be 8 channels of 50 values \(dims=1\) or an image of 8 x 50 \(dims=2\)",
+        ),
+        (lambda: TotalVariation().prox(torch.ones(1, 8, 50), 1.0), ValueError, r"v has shape \(8, 50\), which may be"),
         (lambda: L1().prox(Y, -1.0), ValueError, r"step t must be a number of at least 0, got -1.0"),
         (lambda: L2().prox(Y, math.nan), ValueError, r"step t must be a number of at least 0, got nan"),
         (lambda: Ball(1.0).prox(Y, -1.0), ValueError, r"step t must be a number of at least 0"),
@@ -146,9 +153,11 @@ def test_check_refuses_another_device() -> None:
         L1().around(Y).check("R", (3,), torch.device("meta"), torch.float32)
 
 
-def test_total_variation_needs_two_axes() -> None:
-    with pytest.raises(ValueError, match=r"R has shape \(5,\), but total variation needs images"):
-        (2 * TotalVariation()).check("R", (5,), CPU, torch.float32)
+def test_total_variation_must_know_its_axes() -> None:
+    (2 * TotalVariation()).check("R", (5,), CPU, torch.float32)
+    (2 * TotalVariation(dims=1)).check("R", (8, 50), CPU, torch.float32)
+    with pytest.raises(ValueError, match=r"R has shape \(8, 50\), which may be 8 channels"):
+        (2 * TotalVariation()).check("R", (8, 50), CPU, torch.float32)
 
 
 PARAMETERS = {

@@ -36,6 +36,7 @@ def iterations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-4, 1e-6])
 @pytest.mark.parametrize("t", [0.02, 0.2, 3.0])
+@pytest.mark.slow
 def test_error_is_within_the_promise(tolerance: float, t: float) -> None:
     v = images()
     exact = TotalVariation(tolerance=1e-12, max_iterations=30000).prox(v, t)
@@ -50,6 +51,7 @@ def test_default_tolerance_is_reached(dtype: torch.dtype, t: float, offset: floa
     assert len(iterations) < TotalVariation().max_iterations
 
 
+@pytest.mark.slow
 def test_single_precision_stops_at_its_rounding(iterations: list[int]) -> None:
     v = images(torch.float32)
     x = TotalVariation(tolerance=1e-14, max_iterations=20000).prox(v, 0.1)

@@ -18,6 +18,7 @@ from genprior.operators import Blur, Downsample, Gaussian, Identity, Mask, Opera
 from genprior.problem import Problem
 from genprior.report.sheets import stretched
 from genprior.tasks.operators import describe
+from genprior.tasks.posed import simulate
 
 LARGEST_DENSE = 2**21
 """Most numbers in a matrix of Gaussian measurements (8 MB); above, the same number of random Hadamard rows."""
@@ -54,23 +55,14 @@ class Linear(Damage):
     def apply(self, truth: Tensor, generator: Generator) -> Damaged:
         """Measure, add noise."""
         operator = self.operator(generator.signal_shape)
-        y = operator(truth)
-        if self.noise:
-            random = torch.Generator().manual_seed(self.seed)
-            noise = torch.randn(y.shape, generator=random, dtype=torch.float64).float()
-            y = operator.measured(y + self.noise * noise)
+        y = simulate(operator, truth, self.noise, self.seed, [0])
         problem = Problem(generator, loss=LeastSquares(operator, y))
         return Damaged(problem, y, self.seen(y, operator).clamp(0, 1))
 
     def code(self, shape: tuple[int, ...]) -> str:
         """Operator, measurements, problem."""
-        lines = [f"A = {self.operator_code(shape)}", "y = A(truth)"]
-        if self.noise:
-            lines += [
-                f"random = torch.Generator().manual_seed({self.seed})",
-                "noise = torch.randn(y.shape, generator=random, dtype=torch.float64).float()",
-                f"y = A.measured(y + {self.noise!r} * noise)",
-            ]
+        noisy = f"simulate(A, truth, noise={self.noise!r}, seed={self.seed}, numbers=[0])"
+        lines = [f"A = {self.operator_code(shape)}", f"y = {noisy if self.noise else 'A(truth)'}"]
         return "\n".join([*lines, "problem = gp.Problem(G, loss=gp.LeastSquares(A, y))"])
 
     def command(self, shape: tuple[int, ...], picture: str) -> list[str]:
@@ -125,7 +117,7 @@ class Painted(Linear):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.known is None:
-            raise ValueError("there is no mask: paint on the picture what is to be lost, and leave some part of it")
+            raise ValueError("there is no mask: paint on the image what is to be lost, and leave some part of it")
 
     def operator(self, shape: tuple[int, ...]) -> Operator:
         """The mask."""
@@ -234,4 +226,4 @@ class Noisy(Linear):
 
     def words(self, shape: tuple[int, ...]) -> str:
         """How strong."""
-        return f"Gaussian noise of standard deviation {self.noise:g}" if self.noise else "nothing: the picture as it is"
+        return f"Gaussian noise of standard deviation {self.noise:g}" if self.noise else "nothing: the image as it is"

@@ -41,6 +41,10 @@ class Chart:
         self._column = name
         self.draw(self._lanes)
 
+    def forget(self) -> None:
+        """Keep no curves."""
+        self._lanes = ()
+
     def draw(self, lanes: tuple[Lane, ...], seconds: float | None = None) -> None:
         """Show these curves."""
         self._lanes = lanes

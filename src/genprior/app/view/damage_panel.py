@@ -80,7 +80,7 @@ class DamagePanel:
         await self._on_change()
 
     async def _take(self, kind: str) -> None:
-        if kind != self._choices.kind:
+        if kind != self._choices.kind and kind in self._choices.kinds:
             self._choices.take_kind(kind)
             self.follow()
             await self._on_change()

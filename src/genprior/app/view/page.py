@@ -10,10 +10,11 @@ from nicegui import Client, run, ui
 from genprior.app import pictures, stock
 from genprior.app.choices import Choices, seconds_scale
 from genprior.app.house import House
+from genprior.app.queue import Owner
 from genprior.app.race import Race
 from genprior.app.recipe import Recipe
 from genprior.app.view.damage_panel import DamagePanel
-from genprior.app.view.parts import Text, box
+from genprior.app.view.parts import Text, box, is_open
 from genprior.app.view.picture_panel import PicturePanel
 from genprior.app.view.race_panel import RacePanel
 from genprior.app.view.results import Results
@@ -25,18 +26,16 @@ STYLE = (Path(__file__).parent / "style.css").read_text(encoding="utf-8")
 class Page:
     """One visitor's page. It goes with the tab, and so does the visitor's race."""
 
-    def __init__(self, house: House, owner: str, client: Client) -> None:
-        self._house, self._owner = house, owner
+    def __init__(self, house: House, owner: Owner, client: Client) -> None:
+        self._house, self._owner, self._client = house, owner, client
         self._choices = Choices(seconds=seconds_scale(house.time_limit).start)
         self._race: Race | None = None
         self._shown = -1
         self._stale = self._previewing = False
         client.on_delete(self.leave)
-        ui.add_css(STYLE)
-        _header()
         with box("layout", "main"):
             with box("controls"):
-                self._pictures = PicturePanel(self._choices, house, self.changed_picture)
+                self._pictures = PicturePanel(self._choices, house, client, self.changed_picture)
                 self._damage = DamagePanel(self._choices, self.changed)
                 self._panel = RacePanel(self._choices, house.time_limit, self.pressed)
             with box("results").props('id="results"'):
@@ -62,6 +61,8 @@ class Page:
                 self._stale, self._race = False, None
                 self._panel.show_running(False)
                 shown = await run.io_bound(_preview, copy(self._choices))
+                if not is_open(self._client):
+                    return
                 if shown is not None and self._race is None:  # no race was started meanwhile
                     self._results.preview(*shown)
         finally:
@@ -107,15 +108,18 @@ class Page:
         self._panel.show_running(not snapshot.phase.over)
 
     def leave(self) -> None:
-        """The tab is gone."""
+        """The tab is gone: its race ends, and what is large goes at once, not when Python next looks for cycles."""
         if self._race is not None:
             self._house.queue.stop(self._race)
+        self._race = self._choices.picture = self._choices.known = None
+        self._results.forget()
 
 
-def _header() -> None:
+def header() -> None:
+    """What stands above the page, there before the rest."""
     with box("top", "header"):
         Text("h1", "genprior")
-        Text("p", "Damage a picture, and watch solvers recover it with a generative prior.")
+        Text("p", "Damage an image, and watch solvers recover it with a generative prior.")
         dark = box("icon-button", "button").props('type="button" aria-label="Light or dark" title="Light or dark"')
         dark.on("click", js_handler="() => Quasar.Dark.toggle()")
         with dark:

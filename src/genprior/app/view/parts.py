@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from nicegui import ui
+from nicegui import Client, ui
 from nicegui.elements.mixins.text_element import TextElement
 
 from genprior.app.choices import Scale
@@ -22,6 +22,11 @@ class Text(TextElement):
 def box(classes: str, tag: str = "div") -> ui.element:
     """A plain HTML element for others."""
     return ui.element(tag).classes(classes)
+
+
+def is_open(client: Client) -> bool:
+    """Whether the tab is still there; else nothing can be shown on it."""
+    return client.id in Client.instances
 
 
 @contextmanager

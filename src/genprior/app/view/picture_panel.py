@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from nicegui import run, ui
-from nicegui.events import UploadEventArguments
+from nicegui import Client, run, ui
 from torch import Tensor
 
 from genprior.app import pictures, stock
 from genprior.app.choices import Choices
 from genprior.app.house import House
-from genprior.app.view.parts import Segments, Text, box, card, picture, press
+from genprior.app.view.parts import Segments, Text, box, card, is_open, picture, press
 from genprior.app.view.sketchpad import Sketchpad
+from genprior.app.view.upload import make_upload
 
 _SOURCES = {"samples": "Samples", "draw": "Draw", "upload": "Upload"}
 
@@ -21,19 +21,21 @@ _SOURCES = {"samples": "Samples", "draw": "Draw", "upload": "Upload"}
 class PicturePanel:
     """Samples, a sketchpad, an upload."""
 
-    def __init__(self, choices: Choices, house: House, on_change: Callable[[], Awaitable[None]]) -> None:
-        self._choices, self._on_change = choices, on_change
+    def __init__(
+        self, choices: Choices, house: House, client: Client, on_change: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._choices, self._client, self._on_change = choices, client, on_change
         self._limit, self._decoder = house.upload_limit, house.decoder
         self._reading = False
         self._thumbs: list[ui.element] = []
-        with card("Picture", 1):
+        with card("Image", 1):
             Segments(stock.GENERATORS, choices.generator, self.take_generator, "Generator")
-            self._sources = Segments(_SOURCES, "samples", self._show_source, "Where the picture comes from")
+            self._sources = Segments(_SOURCES, "samples", self._show_source, "Where the image comes from")
             self._places = {"samples": box("thumbs"), "draw": box("stack"), "upload": box("stack")}
             with self._places["draw"]:
                 self._make_sketchpad()
             with self._places["upload"]:
-                self._make_upload()
+                self._make_upload(client)
         self._show_source("samples")
 
     async def take_generator(self, name: str) -> None:
@@ -48,7 +50,9 @@ class PicturePanel:
         """Show the samples of the generator; loading one for the first time takes a moment."""
         name = self._choices.generator
         found = await run.io_bound(stock.sample_pictures, name)
-        if found is None or name != self._choices.generator:  # shutting down, or chosen anew meanwhile
+        if (
+            found is None or not is_open(self._client) or name != self._choices.generator
+        ):  # closing, or chosen anew meanwhile
             return
         place = self._places["samples"]
         place.clear()
@@ -83,29 +87,22 @@ class PicturePanel:
         found = await run.io_bound(_or_problem, pictures.read_drawing, data_url, stock.SHAPES["mnist"])
         await self._take("mnist", found)
 
-    def _make_upload(self) -> None:
-        self._upload = ui.upload(
-            label="Choose an image, or drop it here",
-            auto_upload=True,
-            max_file_size=round(self._limit * 2**20),
-            on_upload=self._uploaded,
-            on_rejected=self._rejected,
-        )
-        self._upload.classes("upload").props('flat accept="image/*"').on("failed", self._rejected)
+    def _make_upload(self, client: Client) -> None:
+        most = round(self._limit * 2**20)
+        self._upload = make_upload(client, "Choose an image, or drop it here", most, self._uploaded, self._rejected)
         Text("p", f"PNG or JPEG, up to {self._limit:g} MB. The middle square is used.", "hint")
 
-    async def _uploaded(self, event: UploadEventArguments) -> None:
-        self._upload.reset()
-        if event.file.size() > self._limit * 2**20:
+    async def _uploaded(self, title: str, data: bytes) -> None:
+        self._upload.run_method("reset")
+        if len(data) > self._limit * 2**20:
             self._rejected()
             return
         if self._reading:
-            ui.notify("not taken: your last picture is still being read, wait for it", type="warning")
+            ui.notify("not taken: your last image is still being read, wait for it", type="warning")
             return
         self._reading = True
         try:
-            name, data = self._choices.generator, await event.file.read()
-            title = event.file.name or "the file"
+            name = self._choices.generator
             read = partial(_or_problem, pictures.read_upload, data, stock.SHAPES[name], title)
             found = await self._decoder.read(read)
         finally:
@@ -113,11 +110,13 @@ class PicturePanel:
         await self._take(name, found)
 
     def _rejected(self) -> None:
-        self._upload.reset()
+        self._upload.run_method("reset")
         ui.notify(f"not taken: the file is larger than {self._limit:g} MB, or no image", type="negative")
 
     async def _take(self, generator: str, found: Tensor | ValueError | None) -> None:
         """A picture for this generator, unless another was chosen while it was read; or why it cannot be read."""
+        if not is_open(self._client):
+            return
         if isinstance(found, ValueError):
             ui.notify(str(found), type="negative")
             return

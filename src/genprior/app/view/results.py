@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import html
 import math
-import re
 
 from nicegui import run, ui
 
@@ -13,16 +11,17 @@ from genprior.app.race import Race
 from genprior.app.snapshot import Lane, Phase, Snapshot
 from genprior.app.view.chart import COLOURS, COLUMNS, Chart
 from genprior.app.view.parts import Segments, Text, box, picture, show
+from genprior.app.view.verdicts import short, table
 
-_HEAD = ("solver", "status", "error", "objective", "steps", "passes", "seconds")
+_LEGEND = "★ Lowest objective: the one to choose where the truth is not known. It need not have the smallest error."
 
 _STORY = {
-    "A generator knows what pictures look like": "It turns 128 numbers z into a picture G(z): a digit, or a face. It has "
+    "A generator knows what images look like": "It turns 128 numbers z into an image G(z): a digit, or a face. It has "
     "seen many, but not yours.",
-    "The data know yours, but not enough": "Fewer measurements than pixels, a part painted over, noise: many pictures agree "
+    "The data know yours, but not enough": "Fewer measurements than pixels, a part painted over, noise: many images agree "
     "with them, nearly all of them nonsense.",
-    "Solvers look for what both allow": "They start from the same random z and have the same time. The curve that falls first "
-    "and deepest wins.",
+    "Solvers look for what both allow": "They start from the same random z and have the same time. They see only the "
+    "data: the error, which needs the truth, is shown for you.",
 }
 
 
@@ -52,11 +51,12 @@ class Results:
     def __init__(self) -> None:
         with box("card", "section"):
             with box("card-head"):
-                Text("h2", "Pictures")
+                Text("h2", "Images")
                 self._state = Text("span", "", "hint").props('role="status"')
             with box("tiles"):
                 self._truth, self._seen = Tile("Truth"), Tile("Damaged")
                 self._lanes_place = box("").style("display: contents")
+            self._legend = Text("p", _LEGEND, "hint hidden").style("margin-top: .6rem")
             with box("progress hidden") as self._progress:
                 self._bar = box("")
             self._banner = Text("div", "", "banner hidden").style("margin-top: .7rem").props('role="alert"')
@@ -84,8 +84,15 @@ class Results:
         self._tiles = {}
         self._state.text = ""
         self._how.classes(remove="hidden")
-        for card in (self._chart_card, self._verdict_card, self._download_card, self._progress, self._banner):
-            card.classes(add="hidden")
+        for part in (
+            self._chart_card,
+            self._verdict_card,
+            self._download_card,
+            self._progress,
+            self._banner,
+            self._legend,
+        ):
+            part.classes(add="hidden")
 
     def open(self, race: Race, truth: str, words: str) -> None:
         """A race begins; what is seen of the picture stays until the race has damaged it itself."""
@@ -96,12 +103,18 @@ class Results:
         self._chart_card.classes(remove="hidden")
         self._progress.classes(remove="hidden")
 
+    def forget(self) -> None:
+        """Keep no race."""
+        self._downloads.forget()
+        self._chart.forget()
+
     def follow(self, race: Race, snapshot: Snapshot, place: int) -> None:
         """The race as it stands."""
         self._state.text = _state(snapshot, place)
         words = race.recipe.damage.words(race.recipe.truth.shape[1:])
         self._seen.set(snapshot.seen or None, " ".join([words, snapshot.note]).strip())
         best = _best(snapshot)
+        self._legend.classes(**{"add" if best is None else "remove": "hidden"})
         for lane in snapshot.lanes:
             self._tiles[lane.name].set(lane.picture, _detail(lane), best=lane.name == best)
         self._chart.draw(snapshot.lanes, race.recipe.seconds)
@@ -111,7 +124,7 @@ class Results:
         self._banner.classes(**{"remove" if snapshot.message else "add": "hidden"})
         if snapshot.phase is Phase.FAILED:
             self._banner.classes(add="bad")
-        self._table.content = _table(snapshot.lanes)
+        self._table.content = table(snapshot.lanes)
         self._verdict_card.classes(remove="hidden")
         if snapshot.phase.over:
             self._progress.classes(add="hidden")
@@ -142,6 +155,10 @@ class Downloads:
         self._race = race
         self._command.text = bundle.command(race)
         self._script.text = bundle.script(race)
+
+    def forget(self) -> None:
+        """Keep no race."""
+        self._race = None
 
     async def _send(self, name: str) -> None:
         if self._race is None:
@@ -179,29 +196,5 @@ def _best(snapshot: Snapshot) -> str | None:
 def _detail(lane: Lane) -> str:
     if lane.problem:
         return "not possible here"
-    words = f"error {_short(lane.error)}" if lane.points else lane.status
+    words = f"error {short(lane.error)}" if lane.points else lane.status
     return f"{words}, {lane.remark}" if lane.remark else words
-
-
-def _table(lanes: tuple[Lane, ...]) -> str:
-    head = "".join(f"<th>{name}</th>" for name in _HEAD)
-    return f'<table class="outcome"><thead><tr>{head}</tr></thead><tbody>{"".join(map(_rows, lanes))}</tbody></table>'
-
-
-def _rows(lane: Lane) -> str:
-    kind = "impossible" if lane.problem else lane.status.replace(" ", "-")
-    status = lane.status.replace("_", " ").lower()
-    cells = (_short(lane.error), _short(lane.objective), str(lane.steps), str(lane.passes), f"{lane.seconds:.1f}")
-    words = html.escape(lane.problem) or "".join(
-        f"<div><b>{title}</b> {html.escape(text)}</div>"
-        for title, text in (("What now:", lane.advice), ("Plan:", lane.plan))
-        if text
-    )
-    name = re.sub("(?<=[a-z])(?=[A-Z])", "<wbr>", lane.name)
-    row = f'<td>{name}</td><td class="{kind}">{status}</td>' + "".join(f"<td>{cell}</td>" for cell in cells)
-    row = f'<tr class="{"head" if words else ""}" style="--tone: {COLOURS[lane.name]}">{row}</tr>'
-    return row + (f'<tr class="words"><td colspan="{len(_HEAD)}">{words}</td></tr>' if words else "")
-
-
-def _short(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.3g}"

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from genprior._files import write_atomically, write_text
+from genprior._files import add_folder, write_atomically, write_text
 
 Array = np.ndarray[Any, Any]
 
@@ -57,7 +57,7 @@ class Store:
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self.folder = folder
-        (folder / "parts").mkdir(parents=True, exist_ok=True)
+        add_folder(folder / "parts")
         self._agree(json.loads(json.dumps(settings)))
 
     def _agree(self, settings: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from genprior._files import write_atomically, write_text
+from genprior._files import add_folder, write_atomically, write_text
 from genprior.experiments.reproduce.claims import FAILS, HOLDS, NOT_JUDGED, PARTLY, UNDECIDED, Claim
 from genprior.experiments.reproduce.judging_defence import accuracy_curve
 from genprior.experiments.reproduce.parts import Array, Found
@@ -44,8 +44,8 @@ _WORDS = (
 def write_report(done: Reproduction) -> list[Path]:
     """Figures (SVG and PNG), CSV traces, ``reproduction.md``, ``index.html``; gives the files a person opens first."""
     found = sections(done)
-    (done.folder / _FIGURES).mkdir(exist_ok=True)
-    (done.folder / "traces").mkdir(exist_ok=True)
+    add_folder(done.folder / _FIGURES)
+    add_folder(done.folder / "traces")
     drawn = {
         name: _drawn(figure, done.folder / _FIGURES / name)
         for one in found

@@ -76,6 +76,10 @@ class Momentum(FirstOrder):
         return z, {"velocity": z - move.z}
 
 
+_SMALL = 1e-8
+"""Adam's usual epsilon."""
+
+
 @dataclass(frozen=True)
 class Adam(FirstOrder):
     """Adam (Kingma and Ba 2015): moments per coordinate, bias correction per item, then the prox of H in its metric.
@@ -84,40 +88,49 @@ class Adam(FirstOrder):
     item's coordinates. (With a step per coordinate and a Euclidean prox, the fixed points would not be stationary.)
 
     ``step_size`` is the length of a move per coordinate; without it, 10% of the latent law's spread. ``beta1`` and
-    ``beta2``, in [0, 1), are the memory of the two moments; ``epsilon`` is added to the root of the second.
+    ``beta2``, in [0, 1), are the memory of the two moments; ``epsilon`` is added to the root of the second; omitted: 1e-8
+    times the length of the item's first gradient, so that the units of the problem do not matter.
     """
 
     step_size: float | None = None
     beta1: float = 0.9
     beta2: float = 0.999
-    epsilon: float = 1e-8
+    epsilon: float | None = None
 
     def __post_init__(self) -> None:
         _check_step(self.step_size)
         for name in ("beta1", "beta2"):
             if not 0 <= _validate.number(name, getattr(self, name)) < 1:
                 raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)}")
-        _validate.number("epsilon", self.epsilon, least=0)
+        if self.epsilon is not None:
+            _validate.number("epsilon", self.epsilon, least=0)
 
     def start(self, problem: Problem, z: Tensor) -> Memory:
         """Both moments and the count zero."""
-        return {"first": torch.zeros_like(z), "second": torch.zeros_like(z), "count": z.new_zeros(z.shape[0])}
+        zero = z.new_zeros(z.shape[0])
+        return {"first": torch.zeros_like(z), "second": torch.zeros_like(z), "count": zero, "unit": zero + 1}
 
     def __call__(self, move: Move, memory: Memory) -> tuple[Tensor, Memory]:
         """One Adam step."""
-        g, idle = move.gradient, move.idle
+        idle = move.idle
+        new = memory["count"] == 0
+        # The unit of the first gradient: squares of gradients in the problem's units may vanish or overflow.
+        unit = torch.where(new & ~idle, _batch.binary_unit(_batch.norm(move.gradient)), memory["unit"])
+        g = move.gradient / _batch.spread(unit, move.gradient)
+        small = _SMALL if self.epsilon is None else _batch.spread(self.epsilon / unit, g)
         first = torch.lerp(g, memory["first"], self.beta1)
         second = (self.beta2 * memory["second"]).addcmul_(g, g, value=1 - self.beta2)
         count = memory["count"] + ~idle
         length = (0.1 * move.spread if self.step_size is None else self.step_size) * move.shrink
         length = torch.where(idle, 0.0, length)
         size = second if move.term.separable else _mean(second)
-        scale = (size / _batch.spread((1 - self.beta2**count).clamp_min(1e-12), g)).sqrt_().add_(self.epsilon)
+        scale = (size / _batch.spread((1 - self.beta2**count).clamp_min(1e-12), g)).sqrt_().add_(small)
         metric = _batch.spread(length, g) / scale
         corrected = first / _batch.spread((1 - self.beta1**count).clamp_min(1e-12), g)
-        step = metric if move.term.separable else _batch.flat(metric)[:, 0]
+        own = metric / _batch.spread(unit, metric)  # of gradients as they are
+        step = own if move.term.separable else _batch.flat(own)[:, 0]
         z = _prox(move.term, torch.addcmul(move.z, metric, corrected, value=-1), step)
-        return z, {"first": first, "second": second, "count": count}
+        return z, {"first": first, "second": second, "count": count, "unit": unit}
 
 
 def _check_step(step_size: float | None) -> None:

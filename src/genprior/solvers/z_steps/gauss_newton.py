@@ -18,6 +18,7 @@ from genprior.solvers.damping import Model
 from genprior.solvers.estimates import pull_ratio, remembered
 from genprior.solvers.latent_model import proximal_direction
 from genprior.solvers.z_steps.base import Advance, Memory, Task, ZStep
+from genprior.solvers.z_steps.first_order import Gradient
 from genprior.terms import Term, Zero
 
 _LARGEST_DENSE = 2**24
@@ -27,6 +28,11 @@ _MOST_DAMPING = 1e8
 _CG_STEPS = 30
 _CG_TOLERANCE = 1e-2
 _PROX_STEPS = 10
+_NO_LIMIT = 10**9
+_LEAST_PASSES = 6, 2
+"""Passes, forward and back, of a step with one iteration of conjugate gradients."""
+_MOST_OF_BUDGET = 0.5
+"""The share of what is left of a limited run that one step may take."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +79,11 @@ class GaussNewton(ZStep):
         term = _over(problem.on_latent, task.curvature)
         if "model" not in memory:
             return self._without_matrix(problem, state, task, e, term, memory["damping"])
-        model, fresh = self._renewed(problem, state, memory["model"])
+        model, fresh = self._renewed(problem, state, memory["model"], e)
         gradient = task.curvature[:, None] * model.pull(e)
         stretch = model.gram.diagonal(dim1=1, dim2=2).amax(dim=1).sqrt()
         at = state.at
-        for _ in range(self.inner):
+        for _ in range(min(self.inner, _affordable(problem, len(e), 1, 0))):
             z = _batch.flat(at.z)
             d = task.shrink[:, None] * model.direction(model.pull(e), z, term, at.z.shape)
             trial = problem.generator.evaluate((z + d).reshape(at.z.shape), graph=False)
@@ -98,23 +104,33 @@ class GaussNewton(ZStep):
         numbers = z[0].numel() * math.prod(problem.generator.signal_shape)
         return z[0].numel() <= _LARGEST_LATENT and numbers <= _LARGEST_DENSE
 
-    def _renewed(self, problem: Problem, s: State, model: Model) -> tuple[Model, Tensor]:
-        """The exact Jacobian where it is due, and where that was."""
+    def _renewed(self, problem: Problem, s: State, model: Model, e: Tensor) -> tuple[Model, Tensor]:
+        """The exact Jacobian where it is due, or its gradient where it is too dear; and where that was."""
         fresh = model.due(self.refresh)
         index = fresh.nonzero()[:, 0]
-        if len(index):
-            model = model.refreshed(index, problem.generator.jacobian(s.z[index]))
-        return model, fresh
+        if len(index) == 0:
+            return model, fresh
+        budget = problem.generator.budget
+        if budget is None or budget.share(s.z[0].numel(), 0, len(index)) <= _MOST_OF_BUDGET:
+            return model.refreshed(index, problem.generator.jacobian(s.z[index])), fresh
+        gradient = _batch.flat(s.at.pull(e.reshape(s.x.shape)))
+        return model.aligned(index, e[index], gradient[index]), fresh
 
     def _without_matrix(
         self, problem: Problem, s: State, task: Task, e: Tensor, term: Term, damping: Tensor
     ) -> Advance:
-        """One damped step by conjugate gradients."""
+        """One damped step by conjugate gradients; a gradient step where a limited run has no time for one product."""
+        budget = problem.generator.budget
+        if budget is not None and budget.share(*_LEAST_PASSES, len(s.z)) > 1:
+            moved = Gradient().advance(problem, s, task, {})
+            return Advance(moved.at, moved.pull, {"damping": damping})
         maps = problem.generator.linearised(s.z)
         gradient = _batch.flat(maps.pull(e.reshape(s.x.shape)))
-        curvature = _batch.ratio(_batch.square(_push(maps, s.z, gradient)), _batch.square(gradient))
+        curvature = _batch.ratio(_batch.norm(_push(maps, s.z, gradient)), _batch.norm(gradient)).square()
         damping = torch.where(damping > 0, damping, 1e-3 * curvature)
-        d = task.shrink[:, None] * self._solved(maps, s.z, gradient, damping, term)
+        d = task.shrink[:, None] * self._solved(
+            maps, s.z, gradient, damping, term, _affordable(problem, len(s.z), 2, 1)
+        )
         trial = problem.generator.evaluate((_batch.flat(s.z) + d).reshape(s.z.shape), graph=False)
         fall = _fall(term, e, _batch.flat(trial.x - s.x), s.at, trial)
         predicted = _fall(term, e, _push(maps, s.z, d), s.at, trial)
@@ -128,8 +144,8 @@ class GaussNewton(ZStep):
         return Advance(at, pull, {"damping": damping})
 
     @staticmethod
-    def _solved(maps: Linearised, z: Tensor, gradient: Tensor, damping: Tensor, term: Term) -> Tensor:
-        """Minimise ``<g, d> + 1/2 |J d|^2 + mu/2 |d|^2 + H(z + d)`` over d."""
+    def _solved(maps: Linearised, z: Tensor, gradient: Tensor, damping: Tensor, term: Term, most: int) -> Tensor:
+        """Minimise ``<g, d> + 1/2 |J d|^2 + mu/2 |d|^2 + H(z + d)`` over d, with ``most`` products at the most."""
         weight, centre = term.as_quadratic() or (0.0, 0.0)
         flat = _batch.flat(z)
         own = _batch.spread(weight, flat) * (flat - (_batch.flat(centre) if isinstance(centre, Tensor) else centre))
@@ -139,10 +155,10 @@ class GaussNewton(ZStep):
             pushed = maps.push(v.reshape(z.shape))
             return _batch.flat(maps.pull(pushed)) + add[:, None] * v
 
-        newton = conjugate_gradient(apply, -(gradient + own), None, _CG_TOLERANCE, _CG_STEPS).solution
+        newton = conjugate_gradient(apply, -(gradient + own), None, _CG_TOLERANCE, min(most, _CG_STEPS)).solution
         if term.as_quadratic() is not None:
             return newton
-        return proximal_direction(apply, gradient, flat, newton, term, z.shape, steps=_PROX_STEPS)
+        return proximal_direction(apply, gradient, flat, newton, term, z.shape, steps=min(most, _PROX_STEPS))
 
     @staticmethod
     def _pull(s: State, task: Task, gradient: Tensor, stretch: Tensor) -> Pull:
@@ -150,6 +166,13 @@ class GaussNewton(ZStep):
         force = _batch.norm(task.force)
         ratio = torch.maximum(pull_ratio(gradient, force), stretch)
         return Pull(gradient.reshape(s.z.shape), force, ratio, remembered(s.kappa, ratio))
+
+
+def _affordable(problem: Problem, rows: int, forwards: float, backwards: float) -> int:
+    """How often a step of a limited run can afford so many passes; once in any case."""
+    budget = problem.generator.budget
+    each = 0.0 if budget is None else budget.share(forwards, backwards, rows)
+    return _NO_LIMIT if each == 0 else max(1, int(_MOST_OF_BUDGET / each))
 
 
 def _push(maps: Linearised, z: Tensor, v: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ class Spectral(ZStep):
             z = problem.on_latent.prox(z, length)
         at = problem.generator.evaluate(z)
         risen = ~(self._change(problem, s, task, at.x, at.z) <= 0)  # NaN too
-        met = _batch.ratio(_batch.square(at.x - s.x), _batch.square(at.z - s.z))
+        met = _batch.ratio(_batch.norm(at.x - s.x), _batch.norm(at.z - s.z)).square()
         new = {
             "met": torch.where(risen | (met == 0), memory["met"], met),
             "again": torch.where(risen, _BACKTRACK * length, 0.0),
@@ -61,7 +61,7 @@ class Spectral(ZStep):
     @staticmethod
     def _length(pull: Pull, task: Task, memory: Memory) -> Tensor:
         usual = 1 / lipschitz(task.curvature, pull.kappa)
-        spectral = 1 / (task.curvature * memory["met"]).clamp_min(1e-30)
+        spectral = 1 / _batch.above_zero(task.curvature * memory["met"])
         length = torch.where(memory["met"] > 0, torch.minimum(spectral, _LONGEST * usual), usual)
         return torch.where(memory["again"] > 0, memory["again"] / task.shrink, length)
 
@@ -70,7 +70,7 @@ class Spectral(ZStep):
         """Of ``curvature/2 |x - v|^2 + H`` between the state's point and (x, z), beyond rounding."""
         move = x - s.x
         smooth = _batch.dot(task.force, move) + 0.5 * task.curvature * _batch.square(move)
-        size = _batch.square(task.force) / task.curvature.clamp_min(1e-30)
+        size = _batch.square(task.force) / _batch.above_zero(task.curvature)
         rounding = 8 * torch.finfo(move.dtype).eps * (size + smooth.abs())
         if isinstance(problem.on_latent, Zero):
             return smooth - rounding

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from genprior.items.limits import LARGEST_PIECE, readable
 from genprior.training.data import idx, sources
 from genprior.training.data.cache import Source, cache_folder, cached, first_good
 from genprior.training.data.pictures import Pictures
@@ -88,7 +89,11 @@ def _local(folder: Path, file: str) -> bytes:
     if raw.is_file():
         return raw.read_bytes()
     if packed.is_file():
-        return gzip.decompress(packed.read_bytes())
+        with gzip.open(packed) as stream:
+            content = stream.read(LARGEST_PIECE + 1)
+        if len(content) > LARGEST_PIECE:
+            raise ValueError(f"{packed} becomes more than {readable(LARGEST_PIECE)}: it is not the file that is meant")
+        return content
     raise FileNotFoundError(f"neither {file} nor {file}.gz is there")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import lzma
 import tarfile
 import zipfile
@@ -20,11 +19,15 @@ from torch import Tensor
 
 from genprior import _validate
 from genprior.items.guard import Unreadable, reading
-from genprior.items.pictures import FORMATS, WRITTEN_AS, check_depth, flatten
+from genprior.items.limits import LARGEST_PIECE
+from genprior.items.pictures import WRITTEN_AS, check_depth, flatten, in_bands, opened, quiet
 from genprior.training.data.pictures import Pictures
 
 _AHEAD = 256
-_DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError)
+_LARGE = 2**22
+"""Pixels from which on only one image is unpacked at a time."""
+_DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, RuntimeError)
+"""The last one where a zip file has a password, or is packed in an unknown way."""
 
 
 def image_files(
@@ -51,10 +54,12 @@ def image_files(
         raise FileNotFoundError(f"there is no folder or archive {path}")
     pictures: dict[str, Tensor] = {}
     skipped: list[str] = []
-    with ThreadPoolExecutor() as pool:
-        source = _contents(path, limit)
-        while chunk := list(islice(source, _AHEAD)):
-            for name, picture in pool.map(lambda part: _decoded(*part, side=side, channels=channels), chunk):
+    with quiet(), ThreadPoolExecutor() as pool:
+        source, decode = _contents(path, limit), partial(_decoded, side=side, channels=channels)
+        while chunk := list(_some(source)):
+            found = pool.map(lambda part: None if _is_large(*part) else decode(*part), chunk)
+            for part, done in zip(chunk, found, strict=True):
+                name, picture = done or decode(*part)
                 if picture is None:
                     skipped.append(name)
                 else:
@@ -90,7 +95,8 @@ def _contents(path: Path, limit: int | None) -> Iterator[tuple[str, bytes]]:
 def _zipped(path: Path, limit: int | None) -> Iterator[tuple[str, bytes]]:
     with zipfile.ZipFile(path) as archive:
         for name in _wanted(archive.namelist(), limit):
-            yield name, _read(partial(archive.read, name))
+            small = archive.getinfo(name).file_size <= LARGEST_PIECE
+            yield name, _read(partial(archive.read, name)) if small else b""
 
 
 def _tarred(path: Path, limit: int | None) -> Iterator[tuple[str, bytes]]:
@@ -99,7 +105,17 @@ def _tarred(path: Path, limit: int | None) -> Iterator[tuple[str, bytes]]:
         for member in archive.getmembers():  # in their own order: going back in a packed archive is slow
             file = archive.extractfile(member) if member.name in wanted else None
             if file is not None:
-                yield member.name, file.read()
+                yield member.name, file.read() if member.size <= LARGEST_PIECE else b""
+
+
+def _some(source: Iterator[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
+    """The next ones: so many, or fewer where they are large."""
+    size = 0
+    for name, content in islice(source, _AHEAD):
+        yield name, content
+        size += len(content)
+        if size > LARGEST_PIECE:
+            return
 
 
 def _read(read: Callable[[], bytes]) -> bytes:
@@ -122,17 +138,34 @@ def _is_image(name: str) -> bool:
 def _decoded(name: str, content: bytes, *, side: int, channels: int) -> tuple[str, Tensor | None]:
     """The picture's bytes ``(channels, side, side)``, or None if it cannot be read."""
     try:
-        with reading(name, "a picture"), Image.open(io.BytesIO(content), formats=FORMATS) as image:
-            check_depth(image, name)
-            plain = flatten(image, channels, name, on_white=True)
+        return name, _square(_plain(name, content, channels), side, channels)
     except Unreadable:
         return name, None
+
+
+def _is_large(name: str, content: bytes) -> bool:
+    """Whether it takes so much memory that only one is unpacked at a time, in a thread that gives the memory back."""
+    try:
+        with reading(name, "a picture"), opened(content, name) as image:
+            return image.width * image.height > _LARGE
+    except Unreadable:
+        return False
+
+
+def _plain(name: str, content: bytes, channels: int) -> Image.Image:
+    with reading(name, "a picture"), opened(content, name) as image:
+        check_depth(image, name)
+        return flatten(image, channels, name, on_white=True)
+
+
+def _square(plain: Image.Image, side: int, channels: int) -> Tensor:
+    """The middle of an image, scaled to ``side``."""
     if plain.mode == "F":
-        plain = Image.fromarray((255 * np.asarray(plain)).round().astype(np.uint8))
+        plain = in_bands(plain, "L", lambda band: (255 * band).round().astype(np.uint8))
     short = min(plain.size)
     left, top = (plain.width - short) // 2, (plain.height - short) // 2
     square = plain.crop((left, top, left + short, top + short))
     if short != side:
         square = square.resize((side, side), Image.Resampling.LANCZOS, reducing_gap=3.0)
     pixels = torch.from_numpy(np.array(square, dtype=np.uint8))
-    return name, pixels.reshape(side, side, -1).permute(2, 0, 1).expand(channels, -1, -1).contiguous()
+    return pixels.reshape(side, side, -1).permute(2, 0, 1).expand(channels, -1, -1).contiguous()

@@ -1,0 +1,162 @@
+"""The first-order conditions at a given point, from scratch: what a verdict of convergence rests on.
+
+A solver's own residuals come for free with its steps, so they belong to the points that it passed and borrow its
+running estimates. They say when to look closer. What is looked at here is the point that will be returned, with a
+gradient and a Jacobian scale of its own.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from genprior import _batch
+from genprior.generators.jacobian import Linearised
+from genprior.problem import Problem
+from genprior.solvers import envelope
+from genprior.solvers.base import Multiplier
+from genprior.solvers.estimates import gradient_parts
+from genprior.terms import Zero
+
+_SHORT = 1e-3
+"""Length of a step that looks for bounds, relative to the point."""
+_CLEARLY = 0.1
+"""The share of such a step that a bound must take away."""
+PASSES = 4
+"""What :func:`optimality` costs: two passes forward and two back."""
+
+
+class Optimality(NamedTuple):
+    """How far each item is from the first-order conditions, relative to the parts that cancel at a solution."""
+
+    gap: Tensor
+    """``|w - G(z)| / |w|``; zero where no multiplier is needed."""
+    stationarity: Tensor
+
+
+class _Slope(NamedTuple):
+    """A (sub)gradient of ``L + R`` near ``x``, and how well it is one."""
+
+    f: Tensor
+    gap: Tensor
+    error: Tensor
+    """Distance of f from being a subgradient, in its own unit."""
+
+
+def optimality(problem: Problem, z: Tensor, extent: Tensor, multiplier: Multiplier | None = None) -> Optimality:
+    """Residuals of ``0 in DG(z)^T d(L + R)(G(z)) + dH(z)``, per item, at ``z``.
+
+    The subgradient of ``L + R`` is the gradient where that exists. Otherwise a ``multiplier`` names it: w minimises
+    ``L(w) + R(w) + <w, lam> + rho/2 |w - G(z)|^2``, so that ``-(lam + rho (w - G(z)))`` is one at w, and w must equal G(z).
+    The residual in z is that of a proximal gradient step, ``|z - prox_{tH}(z - t g)| / t``. It is relative to
+    ``|DG(z)| (u + |f|) + |h|``, with u the larger of ``|A^T y|`` and ``|A^T A x|``, f the subgradient and h one of H; ``|DG|``
+    is a lower estimate at z itself. ``extent`` is the length of a typical signal, the unit where w vanishes.
+    """
+    at = problem.generator.linearised(z)
+    slope = _slope(problem, at.x, z, extent, multiplier)
+    gradient = _batch.flat(at.pull(slope.f))
+    unit = _unit(problem, at.x) + _batch.norm(slope.f)
+    scale = torch.maximum(_batch.ratio(_batch.norm(gradient), _batch.norm(slope.f)), _jacobian_scale(problem, z, at))
+    in_z = _in_latent(problem, z, gradient, scale, unit)
+    return Optimality(slope.gap, torch.maximum(in_z, _batch.ratio(slope.error, unit)))
+
+
+def _slope(problem: Problem, x: Tensor, z: Tensor, extent: Tensor, multiplier: Multiplier | None) -> _Slope:
+    point = problem.evaluate(x, z)
+    zero = torch.zeros_like(point.loss)
+    if multiplier is None:
+        return _Slope(problem.signal_gradient(x, point.residual), zero, zero)
+    sight = envelope.look(problem, x, point, None, multiplier.lam, multiplier.rho)
+    size = torch.maximum(_batch.norm(sight.w), 0.1 * extent)
+    return _Slope(sight.force, _batch.ratio(_batch.norm(sight.r), size), _error(problem, sight.w, sight.force, size))
+
+
+def _error(problem: Problem, w: Tensor, f: Tensor, size: Tensor) -> Tensor:
+    """``|w - prox_{tR}(w - t (grad L(w) - f))| / t``: zero where f is a subgradient of ``L + R`` at w.
+
+    t is as long as rounding asks for: a step of the length of the signal.
+    """
+    difference = problem.loss.gradient(w, problem.loss.evaluate(w)[1]) - f
+    t = _batch.ratio(size, _unit(problem, w) + _batch.norm(f))
+    usable = (t > 0) & t.isfinite()
+    t = torch.where(usable, t, 1.0)
+    return _batch.norm(w - problem.on_signal.prox(w - _batch.spread(t, w) * difference, t)) / t
+
+
+def _unit(problem: Problem, x: Tensor) -> Tensor:
+    """The larger of the two parts of a gradient of L that cancel at a solution; where L is none, a slope of R."""
+    fixed, bend = gradient_parts(problem, x, problem.loss.curvature(x)[1])
+    unit = torch.maximum(fixed, bend * _batch.norm(x))
+    if isinstance(problem.on_signal, Zero) or problem.on_signal.is_indicator:
+        return unit
+    return torch.where(unit > 0, unit, _batch.norm(problem.on_signal.subgradient(torch.zeros_like(x))))
+
+
+def _jacobian_scale(problem: Problem, z: Tensor, at: Linearised) -> Tensor:
+    """A lower estimate of ``|DG(z)|``: one step of a power iteration, from a random vector, the same for all items.
+
+    The random vector is pulled back, and the signal is differenced along the result. A short difference, so that it is
+    about z alone, whatever the generator does further off.
+    """
+    random = torch.Generator().manual_seed(0)
+    v = torch.randn((1, *at.x.shape[1:]), generator=random, dtype=torch.float32, device="cpu").to(at.x).expand_as(at.x)
+    pulled, flat = _batch.flat(at.pull(v)), _batch.flat(z)
+    length = _batch.norm(pulled)
+    typical = flat.shape[1] ** 0.5 * problem.generator.spread
+    step = torch.finfo(z.dtype).eps ** (1 / 3) * _batch.norm(flat).clamp_min(typical)
+    ahead = flat + (step / _batch.above_zero(length))[:, None] * pulled
+    moved = _batch.norm(problem.generator.evaluate(ahead.reshape(z.shape), graph=False).x - at.x) / step
+    return torch.maximum(torch.where(moved.isfinite(), moved, 0.0), length / _batch.norm(v))
+
+
+def _in_latent(problem: Problem, z: Tensor, gradient: Tensor, scale: Tensor, unit: Tensor) -> Tensor:
+    """The residual in z, relative to the parts of the gradient."""
+    whole = scale * unit
+    term, flat = problem.on_latent, _batch.flat(z)
+    if isinstance(term, Zero):
+        return _batch.ratio(_batch.norm(gradient), whole)
+    quadratic = term.as_quadratic()
+    if quadratic is not None:
+        weight, centre = quadratic
+        own = _batch.flat(_batch.spread(weight, z) * (z - centre))
+        return _batch.ratio(_batch.norm(gradient + own), whole + _batch.norm(own))
+    if not term.is_indicator:
+        whole = whole + _batch.norm(term.subgradient(z))
+    # A step of the length of z: a longer one would let the term hide the gradient, a shorter one drown in rounding.
+    t = _batch.ratio(torch.maximum(_batch.norm(flat), _tiny_step(problem, flat)), whole)
+    t = torch.where((t > 0) & t.isfinite(), t, 1.0)
+    moved = term.prox(z - _batch.spread(t, z) * gradient.reshape(z.shape), t)
+    return _batch.ratio(_batch.norm(z - moved) / t, whole)
+
+
+def _tiny_step(problem: Problem, flat: Tensor) -> Tensor:
+    """The unit where z is zero."""
+    return flat.new_full((len(flat),), torch.finfo(flat.dtype).eps * problem.generator.spread)
+
+
+def active_bounds(problem: Problem, x: Tensor, z: Tensor) -> Tensor:
+    """Where a constraint on the signal or on the latent holds the answer back, per item.
+
+    On the signal: a short gradient step of L leaves the set. On the latent: a point a little further out does.
+    """
+    active = torch.zeros(len(z), dtype=torch.bool, device=z.device)
+    if problem.on_signal.is_indicator:
+        gradient = problem.loss.gradient(x, problem.loss.evaluate(x)[1])
+        t = _SHORT * _batch.ratio(_batch.norm(x), _batch.norm(gradient))
+        step = _batch.spread(torch.where(t.isfinite(), t, 0.0), x) * gradient
+        back = problem.on_signal.prox(x - step, 1.0) - (x - step)
+        active = active | (_batch.norm(back) > _CLEARLY * _batch.norm(step))
+    if problem.on_latent.is_indicator:
+        further = z + _SHORT * (z - problem.generator.law.centre)
+        active = active | (problem.on_latent.violation(further) > _CLEARLY * _SHORT * _batch.norm(z))
+    return active
+
+
+def penalty_share(problem: Problem, objective: Tensor, z: Tensor) -> Tensor:
+    """The share of the objective that the term on the latent has, per item; 0 for constraints."""
+    if isinstance(problem.on_latent, Zero) or problem.on_latent.is_indicator:
+        return torch.zeros_like(objective)
+    share = _batch.ratio(problem.on_latent(z), objective)
+    return torch.where(share.isfinite(), share, 0.0).clamp(0, 1)

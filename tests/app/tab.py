@@ -1,0 +1,83 @@
+"""A tab without a browser: what nicegui's JavaScript says to the server, said by Python."""
+
+import asyncio
+import html
+import json
+import re
+import uuid
+
+import aiohttp
+import socketio
+
+_ESCAPES = re.compile(r"String\.raw`(.*?)`", re.DOTALL)
+
+
+class Tab:
+    """Opens the page, follows its elements, and sends events."""
+
+    def __init__(self, address):
+        self.address = address
+        self.elements = {}
+        self.socket = socketio.AsyncClient(reconnection=False, handle_sigint=False)
+        self.socket.on("update", self._update)
+
+    async def open(self, **headers):
+        """Fetch the page, then connect its socket."""
+        await self.fetch(**headers)
+        await self.connect(**headers)
+        return self
+
+    async def fetch(self, **headers):
+        async with aiohttp.ClientSession() as session, session.get(self.address, headers=headers) as answer:
+            text = await answer.text()
+            assert answer.status == 200, text
+        self.client_id = re.search(r"""['"]client_id['"]: ['"]([^'"]+)""", text).group(1)
+        self._update(json.loads(html.unescape(_ESCAPES.search(text).group(1))))
+
+    async def connect(self, transport="websocket", **headers):
+        query = f"client_id={self.client_id}&next_message_id=0&implicit_handshake=true"
+        query += f"&document_id={uuid.uuid4()}&tab_id={uuid.uuid4()}"
+        place = f"{self.address}?{query}"
+        path = "/_nicegui_ws/socket.io"
+        await self.socket.connect(place, headers, transports=[transport], socketio_path=path, wait_timeout=30)
+
+    def _update(self, changes):
+        for key, element in changes.items():
+            if element is None:
+                self.elements.pop(str(key), None)
+            elif key != "_id":
+                self.elements[str(key)] = element
+
+    def find(self, **wanted):
+        """The first element with this text, or these props."""
+        for key, element in self.elements.items():
+            known = {**element.get("props", {}), "text": element.get("text"), "tag": element.get("tag")}
+            if all(known.get(name.replace("_", "-")) == value for name, value in wanted.items()):
+                return key
+        return None
+
+    async def wait(self, condition, seconds=30):
+        """Until the condition holds."""
+        for _ in range(int(seconds * 50)):
+            found = condition()
+            if found:
+                return found
+            await asyncio.sleep(0.02)
+        raise AssertionError("waited in vain")
+
+    async def send(self, key, kind="click", *args):
+        """An event of this element."""
+        listener = next(event for event in self.elements[key]["events"] if event["type"] == kind)
+        message = {"id": int(key), "client_id": self.client_id, "listener_id": listener["listener_id"]}
+        await self.socket.emit("event", {**message, "args": [json.dumps(value) for value in args]})
+
+    async def click(self, **wanted):
+        await self.send(await self.wait(lambda: self.find(**wanted)))
+
+    async def ready(self):
+        """Until the samples are there and a race can be started."""
+        await self.wait(lambda: self.find(alt="sample 1"))
+        await self.wait(lambda: self.elements[self.find(alt="Damaged")]["props"].get("src"))
+
+    async def close(self):
+        await self.socket.disconnect()

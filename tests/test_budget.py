@@ -1,0 +1,88 @@
+"""Limits are promises: whatever a solver prepares counts, is scaled to them, and no pass begins when the time is over."""
+
+import time
+
+import pytest
+import torch
+from torch import nn
+
+import genprior as gp
+
+PASS = 0.08
+
+
+class Slow(nn.Module):
+    """Takes as long for each item and pass, forward and back."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 20)).double()
+
+    def forward(self, z):
+        time.sleep(PASS * len(z) / 2)
+        x = self.net(z)
+        if x.requires_grad:
+            x.register_hook(lambda _: time.sleep(PASS * len(z) / 2))
+        return x
+
+
+def problem():
+    G = gp.Generator(Slow(), 12, 20)
+    with torch.no_grad():
+        y = G.module.net(G.sample_latent(2, seed=7))
+    return gp.Problem(G, gp.SquaredDistance(y))
+
+
+CURVATURE = {
+    "Auto": gp.Auto(),
+    "LM": gp.LevenbergMarquardt(),
+    "ADMM Gauss-Newton": gp.ADMM(z_step=gp.z_steps.GaussNewton()),
+    "ADMM Gauss-Newton, CG": gp.ADMM(z_step=gp.z_steps.GaussNewton(dense=False)),
+    "QuasiNewton, refreshed": gp.QuasiNewton(refresh=1),
+    "Adam": gp.Adam(),
+}
+
+
+@pytest.mark.parametrize("solver", CURVATURE.values(), ids=CURVATURE)
+def test_a_time_limit_is_overrun_by_one_pass_at_most_and_a_step_is_made(solver):
+    limit = 6 * PASS
+    result = gp.solve(problem(), solver, stop=gp.Seconds(limit), tolerance=0)
+    assert set(result.status) == {gp.Status.OUT_OF_TIME}
+    assert result.seconds < limit + 3 * PASS, "with room for a busy machine"
+    assert result.steps.min() >= 1
+
+
+@pytest.mark.parametrize("solver", CURVATURE.values(), ids=CURVATURE)
+@pytest.mark.parametrize("passes", [8, 20])
+def test_a_limit_of_passes_too(solver, passes, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    result = gp.solve(problem(), solver, stop=gp.MaxPasses(passes), tolerance=0)
+    assert result.steps.min() >= 1
+    assert result.forwards + result.backwards <= passes + 6
+
+
+def test_a_rough_preconditioner_is_for_its_run_alone(monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    posed = problem()
+    gp.solve(posed, gp.QuasiNewton(), stop=gp.MaxPasses(6), tolerance=0)
+    fresh = problem()
+    torch.testing.assert_close(posed.generator.metric(), fresh.generator.metric(), rtol=0, atol=0)
+
+
+def test_limits_of_combined_rules():
+    seconds, steps, passes = gp.Seconds(5), gp.MaxSteps(3), gp.MaxPasses(7)
+    inf = float("inf")
+    assert (seconds | steps).limits() == (5, inf)
+    assert (seconds & steps).limits() == (inf, inf), "the steps may hold the time up"
+    assert (seconds | passes | gp.Seconds(2)).limits() == (2, 7)
+    assert (seconds & gp.Seconds(9)).limits() == (9, inf)
+
+
+@pytest.mark.parametrize("solver", CURVATURE.values(), ids=CURVATURE)
+def test_without_a_limit_nothing_is_scaled(solver, monkeypatch):
+    """The same bits with a limit that is never felt."""
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    free = gp.solve(problem(), solver, stop=gp.MaxSteps(6))
+    far = gp.solve(problem(), solver, stop=gp.MaxSteps(6) | gp.Seconds(1e6))
+    assert torch.equal(free.z, far.z)
