@@ -76,6 +76,7 @@ def test_the_sample_holds_every_family_loss_term_dtype_and_unit():
 
 # -- units ---------------------------------------------------------------------------------------------------------
 
+NEWTON = ("Auto", "QuasiNewton", "QuasiNewton refreshed", "LevenbergMarquardt", "LBFGS")
 SMALL, LARGE = 2.0**-40, 2.0**40
 """About 1e-12 and 1e12. Powers of two: nothing is rounded otherwise, and what changes, changes by a constant in the code."""
 
@@ -103,8 +104,8 @@ def solved(solver: str, dtype: torch.dtype, signal: float = 1.0, operator: float
     y = (y * torch.tensor(1 + 0.02 * random.normal(size=(3, 6)))).to(dtype)
     made = gp.Generator(module, 3, 8, law=gp.Normal(latent))
     problem = gp.Problem(made, gp.LeastSquares(gp.operators.Dense(matrix, (8,)), y))
-    stop = gp.MaxSteps(min(STEPS.get(solver, 80), 80))
-    result = gp.solve(problem, SOLVERS[solver](), stop=stop, tolerance=1e-4, seed=3)
+    stop = gp.MaxSteps(min(STEPS.get(solver, 50), 50))
+    result = gp.solve(problem, SOLVERS[solver](), stop=stop, tolerance=1e-4 if solver in NEWTON else 0.03, seed=3)
     residual = exact(result.z.double()) @ matrix.double().T - y.double()
     return result.status, (residual.norm(dim=1) / y.double().norm(dim=1)).numpy()
 
