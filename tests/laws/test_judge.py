@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import warnings
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -23,14 +24,33 @@ from tests.laws.judge.oracle import Item, exact_copy, stationarity
 from tests.laws.judge.problems import SOLVERS, STEPS, case
 from tests.laws.judge.verdicts import Tally, run
 
-COUNT, _, EVERY = os.environ.get("GENPRIOR_JUDGE", "72").partition(" ")
-NUMBERS = range(int(COUNT))
+SAMPLE = {
+    "Auto": (64, 128, 192),
+    "QuasiNewton": (17, 49, 97),
+    "QuasiNewton refreshed": (2, 50, 82),
+    "LevenbergMarquardt": (35, 67, 163),
+    "LBFGS": (20, 100, 148),
+    "ADMM Spectral": (0, 69, 133),
+    "ADMM GaussNewton": (8, 70, 134),
+    "ADMM GaussNewton cg": (1, 8, 14),
+    "ADMM Balanced": (72, 88, 104),
+    "ADMM Adaptive": (0, 89, 105, 121),
+    "ExactADMM": (0, 8, 10),
+    "LinearizedADMM": (43, 107, 155),
+    "Adam": (28, 44, 60, 140),
+    "GradientDescent": (29, 61, 77, 93, 109, 189),
+    "GradientDescent momentum": (30, 62, 78, 158),
+    "ProjectedGradient": (15, 79, 143),
+}
+"""Quick ones with verdicts, of every family, loss, term, operator, dtype and unit; some that were false once."""
+COUNT, _, EVERY = os.environ.get("GENPRIOR_JUDGE", "0").partition(" ")
 every_solver = pytest.mark.parametrize("solver", SOLVERS)
 
 
-def numbers_of(solver: str) -> list[int]:
-    turn = list(SOLVERS).index(solver)
-    return [number for number in NUMBERS if EVERY or number % len(SOLVERS) == turn]
+def numbers_of(solver: str) -> Sequence[int]:
+    if int(COUNT) == 0:
+        return SAMPLE[solver]
+    return range(int(COUNT)) if EVERY else range(list(SOLVERS).index(solver), int(COUNT), len(SOLVERS))
 
 
 @every_solver
@@ -38,12 +58,12 @@ def test_no_verdict_is_false(solver):
     tally = Tally()
     for number in numbers_of(solver):
         run(number, solver, tally)
-    assert tally.counts["solved"] > 0
+    assert tally.counts["judged"] > 0
     assert not tally.faults, "\n".join([f"{dict(tally.counts)}", *tally.faults])
 
 
 def test_the_sample_holds_every_family_loss_term_dtype_and_unit():
-    words = [case(number).words.split() for number in NUMBERS]
+    words = [case(number).words.split() for number in sorted(set().union(*SAMPLE.values()))]
     seen = {word for line in words for word in line}
     wanted = "float32 float64 mlp conv exp kinked saturating squares distance risk none around warm near far drawn"
     wanted += " l1 l2 linf squared box ball l1ball tv"
@@ -56,6 +76,7 @@ def test_the_sample_holds_every_family_loss_term_dtype_and_unit():
 
 # -- units ---------------------------------------------------------------------------------------------------------
 
+NEWTON = ("Auto", "QuasiNewton", "QuasiNewton refreshed", "LevenbergMarquardt", "LBFGS")
 SMALL, LARGE = 2.0**-40, 2.0**40
 """About 1e-12 and 1e12. Powers of two: nothing is rounded otherwise, and what changes, changes by a constant in the code."""
 
@@ -83,8 +104,8 @@ def solved(solver: str, dtype: torch.dtype, signal: float = 1.0, operator: float
     y = (y * torch.tensor(1 + 0.02 * random.normal(size=(3, 6)))).to(dtype)
     made = gp.Generator(module, 3, 8, law=gp.Normal(latent))
     problem = gp.Problem(made, gp.LeastSquares(gp.operators.Dense(matrix, (8,)), y))
-    stop = gp.MaxSteps(min(STEPS.get(solver, 80), 80))
-    result = gp.solve(problem, SOLVERS[solver](), stop=stop, tolerance=1e-4, seed=3)
+    stop = gp.MaxSteps(min(STEPS.get(solver, 50), 50))
+    result = gp.solve(problem, SOLVERS[solver](), stop=stop, tolerance=1e-4 if solver in NEWTON else 0.03, seed=3)
     residual = exact(result.z.double()) @ matrix.double().T - y.double()
     return result.status, (residual.norm(dim=1) / y.double().norm(dim=1)).numpy()
 
@@ -97,7 +118,7 @@ def test_units_change_nothing(solver, axis, dtype):
     for unit in (SMALL, LARGE):
         found = solved(solver, dtype, **{axis: unit})
         assert found[0] == status, unit
-        np.testing.assert_allclose(found[1], error, rtol=0.1, atol=2e-3, err_msg=f"{unit}")
+        np.testing.assert_allclose(found[1], error, rtol=0.25, atol=2e-3, err_msg=f"{unit}")
 
 
 @every_solver
@@ -174,6 +195,8 @@ def test_the_judges_derivatives_are_differences():
 
 def test_the_judge_finds_a_false_verdict():
     """A result that was true, with its latents moved a little."""
-    made = next(made for made in map(case, NUMBERS) if "- -" in made.words and "distance" in made.words)
-    z = np.random.default_rng(0).normal(size=made.problem.generator.latent_shape[0]) * made.units.latent
-    assert not stationarity(made.items[0], z, made.items[0].signal(z), 1e-4).holds
+    made = case(1)
+    answer = gp.solve(made.problem, tolerance=1e-5)
+    for moved, holds in ((0.0, True), (0.03, False)):
+        z = (answer.z[0] + moved).numpy()
+        assert stationarity(made.items[0], z, made.items[0].signal(z), 1e-5).holds == holds
