@@ -408,6 +408,7 @@ def test_the_server_refuses_what_the_browser_would_not_send(visit, address):
 def test_two_tabs_race_at_once_and_end_with_their_tabs(visit, house, until, monkeypatch):
     monkeypatch.setattr(race, "Seconds", lambda seconds: Seconds(600))  # they run until they are stopped
     monkeypatch.setattr(race, "solve", partial(gp.solve, tolerance=0.0))
+    monkeypatch.setattr(type(house), "patience", property(lambda house: 600.0))
     first, second = visit(), visit()
     for page in (first, second):
         choose_solvers(page, "Adam")
