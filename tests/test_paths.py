@@ -203,3 +203,40 @@ def test_the_history_holds_residuals_of_checked_steps_only():
     path = lambda lane, step: 4 - 0.1 * step  # noqa: E731
     found = follow(path, y=5.0, check_every=3, stop=gp.MaxSteps(8)).history.item(0)["stationarity"]
     assert found.isnan().tolist() == [False, True, True, False, True, True, False, True, False]
+
+
+# -- what is proved about the point that is returned -----------------------------------------------------------------
+
+
+def test_a_stationary_point_that_no_term_allows_is_no_answer():
+    """The loss is least at a point outside of the set: neither converged nor settled, however long it stays."""
+    result = follow(lambda lane, step: 0.5 + 0 * step, y=0.5, on_signal=gp.Box(1.0, 3.0), patience=10)
+    assert result.status == (Status.STALLED,)
+    assert result.objective.item() == torch.inf
+
+
+def test_a_feasible_answer_is_not_given_up_for_a_later_one_that_is_not():
+    """Where an item comes to rest, its last iterate is looked at beside its best one: it lies a little outside."""
+    path = lambda lane, step: torch.where(step < 3, 2.0, 0.99)  # noqa: E731
+    result = follow(path, on_signal=gp.Box(1.0, 3.0), patience=10)
+    assert result.objective.item() == 4 and result.signal.item() == 2
+
+
+def test_what_has_stalled_is_proved_if_it_can_be():
+    """The steps go to and fro, so the residuals of a step never fall; what is returned is stationary all the same."""
+    path = lambda lane, step: torch.where(step == 7, 5.0, torch.where(step % 2 == 0, 4.0, 6.0))  # noqa: E731
+    result = follow(path, y=5.0, patience=20, check_every=10)
+    assert result.status == (Status.CONVERGED,)
+    assert result.objective.item() == 0 and result.stationarity.item() == 0
+
+
+def test_an_item_still_improves_if_its_objective_fell_a_moment_ago():
+    falls = follow(lambda lane, step: 4 * 0.98**step, stop=gp.MaxSteps(60))
+    assert falls.improving.tolist() == [True]
+    rests = follow(lambda lane, step: 4 * 0.98 ** step.clamp(max=20), stop=gp.MaxSteps(60))
+    assert rests.improving.tolist() == [False]
+    creeps = follow(lambda lane, step: 4 - 1e-4 * step, stop=gp.MaxSteps(60))
+    assert creeps.improving.tolist() == [False], "less than a percent in all"
+    entered = lambda lane, step: torch.where(step < 40, 0.5, 3 - 0.01 * (step - 40))  # noqa: E731
+    result = follow(entered, on_signal=gp.Box(1.0, 3.0), stop=gp.MaxSteps(60))
+    assert result.improving.tolist() == [True], "from the first feasible one on, not from the scores before"
