@@ -11,7 +11,7 @@ export OMP_NUM_THREADS ?= 1
 LAWS  := $(addprefix tests/laws/,operators terms test_losses.py test_exact_step.py test_steps.py test_solvers.py test_secants.py test_pull.py)
 QUICK := $(LAWS) tests/generators/test_laws.py tests/test_batch_and_validate.py tests/test_problem.py tests/test_random.py tests/test_tree.py
 
-.PHONY: demo quick laws test lint types check format bench docs clean
+.PHONY: demo quick laws test lint types check coverage format bench docs clean
 
 demo: $(STAMP)  ## recover digits; prints a table, writes demo/demo.html
 	$(BIN)/genprior demo --out demo
@@ -32,6 +32,9 @@ laws: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not slow' $(QUICK)
 
 check: $(STAMP)
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+coverage: $(STAMP)  ## the tests again, with the lines that they reach: half as long again
 	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term --cov-fail-under=95
 
 format: $(STAMP)

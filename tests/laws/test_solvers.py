@@ -29,25 +29,16 @@ def solved(problem: gp.Problem, name: str, steps: int | None = None, **options) 
 
 @every_solver
 @pytest.mark.parametrize("case", [pytest.param(case, marks=marked(case)) for case in SMOOTH])
-def test_reaches_the_certified_optimum(solver, case):
+def test_reaches_the_certified_optimum_and_says_so(solver, case):
     certified = CERTIFIED[case]()
-    result = solved(certified.problem, solver)
     loose = solver in ADAPTIVE_MOMENTS
+    result = solved(certified.problem, solver, steps=1500 if loose else None, tolerance=1e-7)
     torch.testing.assert_close(
         result.objective, torch.tensor(certified.optimum), rtol=1e-3 if loose else 1e-6, atol=1e-4 if loose else 1e-9
     )
     assert (result.stationarity < (1e-2 if loose else 1e-6)).all()
     assert (result.gap < (1e-2 if loose else 1e-6)).all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("solver", [name for name in SOLVERS if name not in ADAPTIVE_MOMENTS])
-@pytest.mark.parametrize("case", SMOOTH)
-def test_says_converged_only_at_the_optimum(solver, case):
-    certified = CERTIFIED[case]()
-    result = solved(certified.problem, solver, tolerance=1e-7)
-    assert set(result.status) == {gp.Status.CONVERGED}
-    torch.testing.assert_close(result.objective, torch.tensor(certified.optimum), rtol=1e-5, atol=1e-9)
+    assert loose or set(result.status) == {gp.Status.CONVERGED}
 
 
 @pytest.mark.slow
@@ -55,7 +46,8 @@ def test_says_converged_only_at_the_optimum(solver, case):
 @pytest.mark.parametrize("case", NONSMOOTH)
 def test_admm_solves_what_has_no_gradient(solver, case):
     certified = CERTIFIED[case]()
-    result = solved(certified.problem, solver)
+    steps = min(2000, ENOUGH.get(solver, 2000))
+    result = solved(certified.problem, solver, steps=steps, tolerance=1e-6)
     torch.testing.assert_close(result.objective, torch.tensor(certified.optimum), rtol=2e-3, atol=1e-6)
     assert (result.gap < 3e-2).all(), "Adam's steps do not shrink: the gap swings, about the answer"
 
@@ -65,7 +57,7 @@ def test_admm_solves_what_has_no_gradient(solver, case):
 @pytest.mark.parametrize("case", NONSMOOTH)
 def test_baselines_descend_by_subgradients(solver, case):
     certified = CERTIFIED[case]()
-    result = solved(certified.problem, solver, steps=3000)
+    result = solved(certified.problem, solver, steps=1000)
     optimum = torch.tensor(certified.optimum)
     start = certified.problem.objective(starts())
     assert (result.objective >= optimum - 1e-6).all()
@@ -85,7 +77,7 @@ def test_solvers_agree_with_each_other_on_the_minimiser():
 def test_a_batch_equals_single_runs(solver, case):
     problem = CERTIFIED[case]().problem
     # Near an optimum, rounding decides whether a trial is accepted, and which of equal iterates is the best.
-    steps = 12 if "Gauss-Newton" in solver else 25
+    steps = 12
     together = solved(problem, solver, steps=steps)
     for item in range(ITEMS):
         index = torch.tensor([item])
