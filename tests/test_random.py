@@ -38,6 +38,7 @@ def generator(request):
     return made(request.param)
 
 
+@pytest.mark.slow
 def test_no_start_is_near_a_sample_for_any_pair_of_seeds(generator):
     samples = torch.cat([generator.sample_latent(2 * ITEMS, seed) for seed in SEEDS])
     for seed in SEEDS:

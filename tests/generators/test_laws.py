@@ -94,6 +94,7 @@ def edge_law(size, cut):
 STEEP = [(512, 3.0), (1024, 9.5), (1024, 1e-3), (128, 0.02), (16384, 90.0), (16384, 1e-200)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "radius"), STEEP)
 def test_balls_that_the_normal_law_hardly_ever_meets(size, radius):
     """Their probability is below the smallest float64."""

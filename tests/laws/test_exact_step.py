@@ -477,6 +477,7 @@ def test_the_inner_solver_is_warm_started_and_remembers_its_smoothness():
     assert again.iterations.tolist() == [1.0] * B
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("term", [Box(0.0, 1.0), 1e-3 * L1()], ids=repr)
 def test_rounding_is_not_taken_for_a_smoothness_too_small(term):
     """In float32 short moves must not let the smoothness grow from step to step, or w would stop moving."""

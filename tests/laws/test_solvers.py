@@ -32,7 +32,7 @@ def solved(problem: gp.Problem, name: str, steps: int | None = None, **options) 
 def test_reaches_the_certified_optimum_and_says_so(solver, case):
     certified = CERTIFIED[case]()
     loose = solver in ADAPTIVE_MOMENTS
-    result = solved(certified.problem, solver, steps=1500 if loose else None, tolerance=1e-7)
+    result = solved(certified.problem, solver, steps=1000 if loose else None, tolerance=1e-7)
     torch.testing.assert_close(
         result.objective, torch.tensor(certified.optimum), rtol=1e-3 if loose else 1e-6, atol=1e-4 if loose else 1e-9
     )

@@ -390,6 +390,7 @@ def trajectory(**choices):
     return torch.cat([state.z, state.w, state.lam], dim=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "name", "value"), OPTIONS, ids=[f"{k.__module__}.{k.__name__}.{n}" for k, n, _ in OPTIONS]
 )

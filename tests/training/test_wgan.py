@@ -26,6 +26,17 @@ def weights(module):
     return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
 
 
+def trained(settings, pictures, devices):
+    task = Wgan(settings, pictures, seed=0)
+    steps(task, devices, settings.warm_steps + 3)
+    return weights(task.average)
+
+
+@pytest.fixture(scope="module")
+def usual(pictures, devices):
+    return trained(SMALL, pictures, devices)
+
+
 # -- the penalty -----------------------------------------------------------------------------------------------------------
 
 
@@ -165,14 +176,9 @@ def test_without_anchor_the_encoder_rests(pictures, devices):
         ("steps", 9),
     ],
 )
-def test_every_setting_has_an_effect(pictures, devices, name, value):
-    def trained(settings):
-        task = Wgan(settings, pictures, seed=0)
-        steps(task, devices, settings.warm_steps + 3)
-        return weights(task.average)
-
+def test_every_setting_has_an_effect(pictures, devices, usual, name, value):
     assert getattr(SMALL, name) != value
-    usual, other = trained(SMALL), trained(dataclasses.replace(SMALL, **{name: value}))
+    other = trained(dataclasses.replace(SMALL, **{name: value}), pictures, devices)
     assert usual.shape != other.shape or not torch.equal(usual, other)
 
 

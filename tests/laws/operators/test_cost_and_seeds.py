@@ -153,6 +153,7 @@ def test_gaussian_agrees_between_dtypes():
     assert ops.Gaussian(3, 4).dtype == torch.float32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("m", [100, 392, 784, 1500])
 def test_the_estimated_norm_is_a_little_too_large_on_crowded_spectra(m):
     for seed in range(4):  # power iteration stops 2% too low at m=1500, seed=3

@@ -25,7 +25,9 @@ def size(x: Tensor) -> Tensor:
 
 @every_case
 @dtypes
-@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize(
+    "scale", [pytest.param(1e-6, marks=pytest.mark.slow), 1.0, pytest.param(1e6, marks=pytest.mark.slow)]
+)
 def test_prox_beats_every_other_point(case: Case, dtype: torch.dtype, scale: float) -> None:
     """``t f(u) + 1/2|u - v|^2 >= t f(p) + 1/2|p - v|^2 + 1/2|u - p|^2``, and own proxes are feasible."""
     term, v, t = case.term(dtype), scale * case.draw(0, dtype), (scale * STEPS).to(dtype)
