@@ -31,6 +31,8 @@ def test_a_good_item_has_no_concern_and_says_its_residual():
         ({"status": Status.SETTLED, "residual": 0.68}, Concern.LOST),
         ({"status": Status.MAX_STEPS, "improving": True}, Concern.IMPROVING),
         ({"status": Status.MAX_STEPS, "improving": True, "residual": 0.68}, Concern.IMPROVING),
+        ({"status": Status.MAX_STEPS, "improving": True, "residual": 5e-4}, None),  # nothing is left to fit
+        ({"status": Status.MAX_STEPS, "improving": True, "residual": 0.12, "noise": 0.11}, None),
         ({"status": Status.MAX_STEPS}, None),
         ({"status": Status.OUT_OF_TIME, "steps": 0}, Concern.NOT_BEGUN),
         ({"status": Status.SETTLED, "objective": math.inf}, Concern.INFEASIBLE),
@@ -51,6 +53,13 @@ def test_residuals_of_the_noise_are_no_loss():
     assert assess(changed(residual=0.68, noise=0.6), OTHERS).good
     assert "noise" in assess(changed(residual=0.68, noise=0.6), OTHERS).advice
     assert assess(changed(residual=0.68, noise=0.1), OTHERS).concern is Concern.LOST
+
+
+def test_a_second_minimum_among_noisy_items_is_a_loss():
+    """Residuals of twelve curves with noise; more starts fit the second one as well as the others."""
+    noisy = [0.181, 0.478, 0.184, 0.164, 0.176, 0.192, 0.155, 0.115, 0.227, 0.106, 0.225, 0.137]
+    found = [assess(changed(residual=r), Company.of(noisy)).concern for r in noisy]
+    assert found == [None, Concern.LOST] + [None] * 10
 
 
 def test_a_spread_of_residuals_is_no_loss():

@@ -14,12 +14,14 @@ from enum import StrEnum
 
 from genprior.status import Status
 
-_LOST = 3.0
+_LOST = 2.5
 """An item is lost when its residual is so many times that of the others, or of the noise."""
-_SPREADS = 5.0
+_SPREADS = 3.0
 """And so many robust standard deviations above the others, in the logarithm."""
 _VISIBLE = 0.05
 """A smaller residual is no loss, whatever the others have."""
+_FITTED = 1e-3
+"""Below this residual the data are fitted, whether or not the search had ended."""
 _UNEXPLAINED = 0.7
 """A single item with a larger residual is lost: the answer explains less than half of the data's energy."""
 _COMPANY = 4
@@ -167,12 +169,17 @@ def _concern(facts: Facts, company: Company) -> Concern | None:
         Concern.DIVERGED: facts.status is Status.DIVERGED or not facts.representable,
         Concern.NOT_BEGUN: stopped and facts.steps == 0,
         Concern.INFEASIBLE: facts.objective == math.inf,
-        Concern.IMPROVING: stopped and facts.improving,
+        Concern.IMPROVING: stopped and facts.improving and not _fitted(facts),
         Concern.LOST: is_lost(facts, company),
         Concern.FAR_OUT: facts.latent > _FAR_OUT,
         Concern.STALLED: facts.status is Status.STALLED,
     }
     return next((concern for concern, holds in applies.items() if holds), None)
+
+
+def _fitted(facts: Facts) -> bool:
+    """Whether the answer fits the data as closely as anybody could ask for."""
+    return facts.residual is not None and facts.residual <= max(_FITTED, _FITS * (facts.noise or 0.0))
 
 
 _STOPPED = (Status.MAX_STEPS, Status.OUT_OF_TIME, Status.OUT_OF_PASSES, Status.INTERRUPTED)
@@ -229,7 +236,7 @@ def _fit(facts: Facts, company: Company, concern: Concern | None, words: Words) 
             f"The residual, {r:.2g}, is {r / facts.noise:.1f} times that of the noise: the rest is what the generator cannot "
             "make, or a minimum that is not the best."
         )
-    return f"The residual is {r:.2g}."
+    return f"The residual is {r:.2g}: the data are fitted." if _fitted(facts) else f"The residual is {r:.2g}."
 
 
 def _cautions(facts: Facts, words: Words) -> list[str]:
@@ -238,7 +245,7 @@ def _cautions(facts: Facts, words: Words) -> list[str]:
     if facts.latent > 1:
         kind = "far outside" if facts.latent > _FAR_OUT else "outside"
         found.append(
-            f"The latent lies {kind} of the generator's latent distribution ({facts.latent:.2g} times as far out as draws "
+            f"The latent lies {kind} of the generator's latent distribution ({facts.latent:.3g} times as far out as draws "
             f"go): do not trust details that the data do not show. {words.prior} keeps it inside."
         )
     if facts.bound:
