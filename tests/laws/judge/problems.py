@@ -244,7 +244,8 @@ def loss_of(draw: Draw, x: np.ndarray, shape: tuple[int, ...], units: Units, dty
 
 
 def _logistic(w: Tensor, signed: Tensor) -> Tensor:
-    return nn.functional.softplus(-(w.flatten(1) @ signed.T))
+    margins = -(w.flatten(1) @ signed.T)
+    return torch.logaddexp(margins, torch.zeros_like(margins))  # softplus gives up digits above 20
 
 
 def term(draw: Draw, kinds: tuple[str, ...], v: np.ndarray, shape: tuple[int, ...], unit: float, dtype: torch.dtype):
