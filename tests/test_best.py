@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from genprior.rows import Best
+from genprior.loop.rows import Best
 
 INF, NAN = float("inf"), float("nan")
 

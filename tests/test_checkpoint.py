@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import genprior as gp
-from genprior import checkpoint as checkpoint_module
+from genprior.loop import checkpoint as checkpoint_module
 from tests.checks.parts import tiny_generator, tiny_module, tiny_problem
 from tests.resuming import Crash, assert_same_run, stop_at
 
@@ -110,7 +110,7 @@ def test_many_interruptions_in_a_row(tmp_path):
 
 
 def test_history_is_thinned_alike_after_a_crash(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys.modules["genprior.solve"], "_RECORDS_PER_ITEM", 6)
+    monkeypatch.setattr(sys.modules["genprior.loop.solve"], "_RECORDS_PER_ITEM", 6)
     for at in (16, 24, 29):
         assert_same_run(interrupted_then_resumed(tmp_path / f"run{at}", True, at=at), run())
 

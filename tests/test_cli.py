@@ -17,9 +17,9 @@ from PIL import Image
 import genprior
 from genprior import cli, samples
 from genprior.cli.speech import print_json
-from genprior.experiments import overhead
-from genprior.experiments.demo import demo_solvers, run_demo
-from genprior.generators.examples import random_mlp
+from genprior.lab import overhead
+from genprior.lab.demo import demo_solvers, run_demo
+from genprior.models.examples import random_mlp
 
 SMALL = ["--pictures", "2", "--time", "0.2"]
 
@@ -113,7 +113,7 @@ def test_demo_uses_every_option(tmp_path, monkeypatch):
         given.update(options)
         raise ValueError("seen enough")
 
-    monkeypatch.setattr("genprior.experiments.demo.run_demo", fake)
+    monkeypatch.setattr("genprior.lab.demo.run_demo", fake)
     words = "--pictures 3 --measurements 50 --time 7 --restarts 5 --truth range --seed 9 --device cpu --json"
     assert ends(["demo", "--out", str(tmp_path), *words.split()]) == 1
     del given["announce"]
@@ -160,7 +160,7 @@ def test_ctrl_c(tmp_path, capfd, monkeypatch):
     def interrupted(**options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("genprior.experiments.demo.run_demo", interrupted)
+    monkeypatch.setattr("genprior.lab.demo.run_demo", interrupted)
     assert ends(["demo", "--out", str(tmp_path)]) == 130
     assert "interrupted" in capfd.readouterr().err
 

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import genprior as gp
-from genprior.generators.examples import random_mlp
+from genprior.models.examples import random_mlp
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = sorted((ROOT / "examples").glob("plot_*.py"))

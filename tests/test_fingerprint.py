@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import genprior as gp
-from genprior.checkpoint import fingerprint
+from genprior._fingerprint import fingerprint
 from tests.checks.parts import tiny_generator, tiny_module, tiny_problem
 
 F64 = torch.float64
@@ -189,7 +189,7 @@ def test_arrays_of_objects_by_their_content():
 
 def test_the_same_in_another_process():
     script = (
-        "import genprior as gp; from genprior.checkpoint import fingerprint;"
+        "import genprior as gp; from genprior._fingerprint import fingerprint;"
         "from tests.checks.parts import tiny_problem;"
         "print(fingerprint(tiny_problem(on_latent=0.1 * gp.L1()), gp.ExactADMM(), {'a', 'b', 'c'}))"
     )

@@ -10,13 +10,13 @@ import sys
 import torch
 
 import genprior as gp
-from genprior.generators.examples import random_mlp
+from genprior.models.examples import random_mlp
 
 PEAK = """
 import json, resource, sys
 import torch
 import genprior as gp
-from genprior.generators.examples import random_mlp
+from genprior.models.examples import random_mlp
 
 items = int(sys.argv[1])
 generator = random_mlp(latent=20, hidden=64, signal_shape=(1, 28, 28))

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import genprior as gp
-from genprior import progress as progress_module
-from genprior.progress import ProgressBar, fraction_done
+from genprior.loop import progress as progress_module
+from genprior.loop.progress import ProgressBar, fraction_done
 from tests.checks.parts import tiny_module, tiny_problem
 
 INTERRUPTED = gp.Status.INTERRUPTED

@@ -7,7 +7,8 @@ import torch
 
 import genprior as gp
 from genprior import _random
-from genprior.tasks.posed import simulate, starts
+from genprior.jobs.posed import simulate
+from genprior.loop.starts import starts
 from genprior.theory import certify
 
 SEEDS = range(40)

@@ -9,7 +9,7 @@ from torch import Tensor
 import genprior as gp
 from genprior import _tree
 from genprior.generators import Evaluation
-from genprior.rows import Rows
+from genprior.loop.rows import Rows
 from tests.checks.parts import tiny_generator, tiny_problem
 
 

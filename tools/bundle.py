@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from genprior.networks.bundled import FOLDER, has_bundled, load_classifier, load_encoder, load_generator, store_metric
-from genprior.networks.saved import add_facts
+from genprior.models.bundled import FOLDER, has_bundled, load_classifier, load_encoder, load_generator, store_metric
+from genprior.models.saved import add_facts
 from genprior.report.sheets import contact_sheet
 from genprior.training import data
 from genprior.training.card import write_card

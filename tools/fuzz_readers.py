@@ -2,7 +2,7 @@
 
     python tools/fuzz_readers.py --mutants 20000 --seed 0
 
-Every kind of file gets its share of the mutants, in batches; then come the bombs of ``tests/items/bombs.py``, one by one.
+Every kind of file gets its share of the mutants, in batches; then come the bombs of ``tests/files/bombs.py``, one by one.
 A batch whose process dies, or takes longer than ``--seconds``, is repeated mutant by mutant, and the guilty one is kept
 in ``--keep``. Ends with 1 if anything was found.
 """
@@ -23,8 +23,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import torch
-from tests.items.bombs import bombs
-from tests.items.mutants import kinds, mutant
+from tests.files.bombs import bombs
+from tests.files.mutants import kinds, mutant
 
 BATCH = 250
 KINDS = kinds()

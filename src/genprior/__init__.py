@@ -3,15 +3,18 @@
 minimise ``L(w) + R(w) + H(z)`` subject to ``w = G(z)``, in batches, with verified mathematics, on PyTorch.
 """
 
-from genprior import checks, metrics, operators, plot, theory
-from genprior.checkpoint import Checkpoint
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from genprior import checks, metrics, operators
 from genprior.generators import Generator, Normal, TruncatedNormal, Uniform
 from genprior.history import History
+from genprior.loop.checkpoint import Checkpoint
+from genprior.loop.solve import solve
 from genprior.losses import EmpiricalRisk, LeastSquares, Loss, SquaredDistance
-from genprior.networks.bundled import load_classifier, load_encoder, load_generator
+from genprior.models.bundled import load_classifier, load_encoder, load_generator
 from genprior.problem import Problem
 from genprior.result import Result
-from genprior.solve import solve
 from genprior.solvers import (
     ADMM,
     LBFGS,
@@ -44,6 +47,11 @@ from genprior.terms import (
     TotalVariation,
     Zero,
 )
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from genprior import plot, theory
 
 __version__ = "0.1.0"
 
@@ -103,3 +111,10 @@ __all__ = [
     "w_steps",
     "z_steps",
 ]
+
+
+def __getattr__(name: str) -> "ModuleType":
+    """What a solve does not need is loaded at its first use."""
+    if name in {"plot", "theory"}:
+        return import_module(f"genprior.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,8 +10,8 @@ import genprior as gp
 from genprior.app import pictures, stock
 from genprior.app.choices import KINDS, Choices
 from genprior.app.damage import Attacked, Blurred, Measurements, Noisy, Painted, SaltAndPepper, Signs, Smaller
-from genprior.tasks.operators import parse_operator
-from genprior.tasks.posed import simulate
+from genprior.jobs.posed import simulate
+from genprior.operators.parse import parse_operator
 
 HALF = torch.zeros(28, 28, dtype=torch.bool)
 HALF[:14] = True

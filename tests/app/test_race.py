@@ -20,8 +20,8 @@ from genprior.app.queue import Owner, Queue
 from genprior.app.race import POINTS, Race, Watcher
 from genprior.app.recipe import Recipe
 from genprior.app.snapshot import Phase
+from genprior.loop.starts import starts
 from genprior.operators import Gaussian
-from genprior.tasks.posed import starts
 
 
 def recipe(*solvers, seconds=0.3, damage=None, restarts=1):

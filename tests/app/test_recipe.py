@@ -17,7 +17,7 @@ from genprior.app.damage import Measurements, Painted, SaltAndPepper
 from genprior.app.race import Race
 from genprior.app.recipe import PATIENCE, Recipe
 from genprior.app.snapshot import Phase
-from genprior.tasks.posed import starts
+from genprior.loop.starts import starts
 
 
 def choices_for(kind, generator="mnist", own=False):
@@ -117,7 +117,7 @@ def test_the_command_gives_the_same(kind, generator, tmp_path, monkeypatch, caps
         given.update(options)
         return gp.solve(*parts, **options)
 
-    monkeypatch.setattr("genprior.tasks.recover.solve", noted)
+    monkeypatch.setattr("genprior.jobs.recover.solve", noted)
     words = shlex.split(race.recipe.command())
     place = words.index("--time")
     words[place : place + 2] = ["--steps", "5"]

@@ -6,7 +6,7 @@ from torch import nn
 
 import genprior as gp
 from genprior.checks import check_generator
-from genprior.generators import examples
+from genprior.models import examples
 from tests.checks.parts import tiny_generator, tiny_module
 
 GOOD = {

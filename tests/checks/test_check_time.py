@@ -8,8 +8,8 @@ import genprior as gp
 from genprior import cli
 from genprior.checks import check_generator
 from genprior.checks.budget import Budget
-from genprior.tasks.check import STAGES, inspect_generator, write_samples
-from genprior.tasks.settings import Source
+from genprior.jobs.check import STAGES, inspect_generator, write_samples
+from genprior.jobs.settings import Source
 from tests.checks.slow import NOW, Quick, Slow
 
 PASS = 2.0  # seconds of the smallest pass that the laws are checked with: two items

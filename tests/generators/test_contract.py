@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import genprior as gp
-from genprior.generators import examples
+from genprior.models import examples
 
 S, D = 3, (2, 4)
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 import genprior as gp
-from genprior.generators.examples import random_mlp
+from genprior.models.examples import random_mlp
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from torch import nn
 
 import genprior as gp
 from genprior import _batch
-from genprior.checkpoint import fingerprint
-from genprior.rows import Rows
+from genprior._fingerprint import fingerprint
+from genprior.loop.rows import Rows
 from genprior.solvers.base import Solver
 
 F64 = torch.float64

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import genprior as gp
-from genprior.generators.examples import soft_discs
+from genprior.models.examples import soft_discs
 from tests.laws.certified import CERTIFIED
 from tests.laws.solvers import ADMM, SOLVERS, SQUARES_ONLY
 

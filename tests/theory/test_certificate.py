@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import genprior as gp
-from genprior.networks.adapt import FromRange
+from genprior.models.adapt import FromRange
 from genprior.theory import certify, constants, loss_constants
 from genprior.theory.certifying import own_signal_problem
 from tests.theory.networks import Mild, bent, dense

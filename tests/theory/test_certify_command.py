@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import genprior as gp
-from genprior.experiments.examination import examine
-from genprior.report.certificate import _loss, _measured, draw_run, draw_spectra, examination_numbers
+from genprior.theory.certificate_page import _loss, _measured, draw_run, draw_spectra, examination_numbers
 from genprior.theory.certifying import own_signal_problem
+from genprior.theory.examination import examine
 from genprior.theory.loss_constants import GIVEN, LossConstants
 from tests.test_cli import ends, flat
 from tests.theory.networks import dense
@@ -148,7 +148,7 @@ def test_every_option_arrives(own, monkeypatch):
         given.update(options, name=name)
         raise ValueError("seen enough")
 
-    monkeypatch.setattr("genprior.experiments.examination.examine", fake)
+    monkeypatch.setattr("genprior.theory.examination.examine", fake)
     words = "--radius 4 --points 7 --moves 5 --steps 9 --seed 3 --operator gaussian --m 8 --json"
     assert ends(["certify", "--generator", own, *words.split()]) == 1
     del given["announce"]

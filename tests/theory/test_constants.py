@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import genprior as gp
-from genprior.networks.adapt import FromRange
-from genprior.networks.generators import ConvGenerator, ResidualGenerator
+from genprior.models.adapt import FromRange
+from genprior.models.generators import ConvGenerator, ResidualGenerator
 from genprior.theory.generator_constants import constants
 from genprior.theory.proved.facts import linear_facts
 from genprior.theory.proved.layers import layers_of

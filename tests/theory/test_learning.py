@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import genprior as gp
-from genprior.experiments.regressions import curve, simulate
+from genprior.lab.regressions import curve, simulate
 from genprior.theory import generalisation, loss_constants, rademacher, rademacher_regression
 from genprior.theory.learning import Estimate
 

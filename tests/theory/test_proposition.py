@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import genprior as gp
-from genprior.networks.generators import ConvGenerator, ResidualGenerator
+from genprior.models.generators import ConvGenerator, ResidualGenerator
 from tests.theory.networks import Mild
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import genprior as gp
-from genprior.experiments.examination import examine
-from genprior.report.certificate import examination_numbers
+from genprior.theory.certificate_page import examination_numbers
+from genprior.theory.examination import examine
 
 
 def bent() -> gp.Generator:

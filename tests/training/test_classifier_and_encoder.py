@@ -7,8 +7,8 @@ import torch
 
 import genprior as gp
 from genprior import samples
-from genprior.generators import ConvGenerator
-from genprior.networks.saved import load_network
+from genprior.models.generators import ConvGenerator
+from genprior.models.saved import load_network
 from genprior.training.card import write_card
 from genprior.training.classifier import ClassifierSettings, ClassifierTask
 from genprior.training.data import Pictures

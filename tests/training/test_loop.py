@@ -285,7 +285,7 @@ def test_killed_while_writing_it_goes_on_from_the_checkpoint_before(tmp_path, wh
     """The writer stops in the middle of the fourth checkpoint, and is killed there."""
     folder = tmp_path / "run"
     slow = """
-    import genprior._files as files, genprior.checkpoint as checkpoint
+    import genprior._files as files, genprior.loop.checkpoint as checkpoint
     from pathlib import Path
     def stuck(path, write):
         def half(temporary):

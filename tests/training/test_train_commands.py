@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 import genprior as gp
 from genprior import cli, samples
 from genprior.cli.bar import Bar
-from genprior.networks.saved import load_network
+from genprior.models.saved import load_network
 from genprior.training import quality
 from genprior.training.data import Pictures, image_files
 from genprior.training.encoder import EncoderTask

@@ -9,7 +9,7 @@ from torch import nn
 
 import genprior as gp
 from genprior import samples
-from genprior.networks.saved import load_network
+from genprior.models.saved import load_network
 from genprior.training.data import Pictures
 from genprior.training.draw import Draw
 from genprior.training.task import ramp_down

@@ -12,8 +12,8 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from genprior.items.guard import Unreadable, reading
-from genprior.items.pictures import FORMATS, Wanted, decode
+from genprior.files.guard import Unreadable, reading
+from genprior.files.pictures import FORMATS, Wanted, decode
 from genprior.report.sheets import grid
 
 _MOST_PIXELS = 13_000_000

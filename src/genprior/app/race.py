@@ -17,11 +17,11 @@ from genprior.app.baton import Baton
 from genprior.app.damage import Damaged
 from genprior.app.recipe import PATIENCE, Recipe
 from genprior.app.snapshot import Lane, Phase, Snapshot
+from genprior.loop.solve import solve
+from genprior.loop.starts import starts
 from genprior.result import Result
-from genprior.solve import solve
 from genprior.solvers import Adam
 from genprior.stopping import MaxSteps, Seconds, View
-from genprior.tasks.posed import starts
 
 POINTS = 160
 """Most points of a curve, about."""

@@ -92,9 +92,10 @@ class Recipe:
         lines += ["from PIL import Image"] if self._files else []
         lines += ["", "import genprior as gp"]
         lines += ["from genprior import samples"] if (self.origin or "").startswith("samples") else []
-        lines += ["from genprior.tasks import attacks"] if isinstance(self.damage, Attacked) else []
+        lines += ["from genprior.defence import attacks"] if isinstance(self.damage, Attacked) else []
         noisy = isinstance(self.damage, Linear) and self.damage.noise
-        return [*lines, f"from genprior.tasks.posed import {'simulate, starts' if noisy else 'starts'}"]
+        lines += ["from genprior.jobs.posed import simulate"] if noisy else []
+        return [*lines, "from genprior.loop.starts import starts"]
 
     def _picture(self) -> list[str]:
         lines = [f'G = gp.load_generator("{self.generator}")']

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from genprior import samples
 from genprior.generators import Generator
-from genprior.networks import bundled
-from genprior.networks.classifiers import ConvClassifier
+from genprior.jobs import settings
+from genprior.models import bundled
+from genprior.models.classifiers import ConvClassifier
 from genprior.solvers import (
     LBFGS,
     Adam,
@@ -24,7 +25,6 @@ from genprior.solvers import (
     ProjectedGradient,
     Solver,
 )
-from genprior.tasks import settings
 
 GENERATORS = {"mnist": "Handwritten digits", "celeba": "Faces"}
 SHAPES = {"mnist": (1, 28, 28), "celeba": (3, 64, 64)}

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from genprior.bridges.deepinv_operator import from_deepinv
 from genprior.generators import Generator
+from genprior.loop.solve import solve
 from genprior.losses import LeastSquares, NoLoss
-from genprior.operators.deepinv import from_deepinv
 from genprior.problem import Problem
 from genprior.result import Result
-from genprior.solve import solve
 from genprior.solvers.base import Solver
 from genprior.terms import Term
 

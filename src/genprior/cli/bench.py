@@ -12,7 +12,7 @@ from genprior.cli.machine import Machine
 from genprior.cli.speech import Output, print_json, status
 
 if TYPE_CHECKING:
-    from genprior.experiments.scaling import Point
+    from genprior.lab.scaling import Point
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Overhead(Machine):
 
     def run(self) -> None:
         """Do it."""
-        from genprior.experiments.overhead import overhead_cases  # noqa: PLC0415
+        from genprior.lab.overhead import overhead_cases  # noqa: PLC0415
 
         self.settle()
         with status(not self.json) as announce:
@@ -79,7 +79,7 @@ class BenchTraining:
 
     def run(self) -> None:
         """Do it."""
-        from genprior.experiments.throughput import measure_throughput  # noqa: PLC0415
+        from genprior.lab.throughput import measure_throughput  # noqa: PLC0415
 
         with status(not self.json) as announce:
             announce("measuring")
@@ -113,7 +113,7 @@ class Scaling(Machine):
 
     def run(self) -> None:
         """Do it."""
-        from genprior.experiments import scaling  # noqa: PLC0415
+        from genprior.lab import scaling  # noqa: PLC0415
 
         self.settle()
         families = {

@@ -51,8 +51,8 @@ class Certify(Machine, Prior):
     def run(self) -> None:
         """Do it."""
         from genprior._files import make_folder, write_text  # noqa: PLC0415
-        from genprior.experiments.examination import examine  # noqa: PLC0415
-        from genprior.report.certificate import examination_numbers, show_examination, write_page  # noqa: PLC0415
+        from genprior.theory.certificate_page import examination_numbers, show_examination, write_page  # noqa: PLC0415
+        from genprior.theory.examination import examine  # noqa: PLC0415
         from genprior.theory.generator_constants import default_radius  # noqa: PLC0415
 
         self.settle()
@@ -100,6 +100,6 @@ class Certify(Machine, Prior):
         return f"{self.operator}:m={self.m}"
 
     def _parsed(self, text: str, generator: Generator) -> Operator:
-        from genprior.tasks.operators import parse_operator  # noqa: PLC0415
+        from genprior.operators.parse import parse_operator  # noqa: PLC0415
 
         return parse_operator(text, generator.signal_shape, device=generator.device, dtype=generator.dtype)

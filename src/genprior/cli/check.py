@@ -17,7 +17,7 @@ from genprior.cli.prior import Prior
 from genprior.cli.speech import Output, print_json
 
 if TYPE_CHECKING:
-    from genprior.tasks.check import Inspection
+    from genprior.jobs.check import Inspection
 
 _EVERY = 10.0
 """Seconds between two lines of progress where there is no terminal."""
@@ -44,7 +44,7 @@ class Check(Machine, Prior):
 
     def run(self) -> None:
         """Do it."""
-        from genprior.tasks.check import STAGES, inspect_generator, write_samples  # noqa: PLC0415 - slow to import
+        from genprior.jobs.check import STAGES, inspect_generator, write_samples  # noqa: PLC0415 - slow to import
 
         self.settle()
         source, begun = self.source(), time.monotonic()

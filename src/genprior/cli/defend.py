@@ -16,7 +16,7 @@ from genprior.cli.prior import INPUT, Prior
 from genprior.cli.speech import Output, print_json
 
 if TYPE_CHECKING:
-    from genprior.tasks.defend_files import Record
+    from genprior.jobs.defend import Record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +62,10 @@ class Defend(Machine, Prior):
 
     def run(self) -> None:
         """Do it."""
-        from genprior.networks.foreign_classifiers import open_classifier  # noqa: PLC0415 - slow to import
-        from genprior.report.defend import write_defence  # noqa: PLC0415
-        from genprior.tasks.defence import Projection, named_solver  # noqa: PLC0415
-        from genprior.tasks.defend_files import defend_files, document  # noqa: PLC0415
+        from genprior.defence.projection import Projection, named_solver  # noqa: PLC0415
+        from genprior.jobs.defence_page import write_defence  # noqa: PLC0415
+        from genprior.jobs.defend import defend_files, document  # noqa: PLC0415
+        from genprior.models.foreign_classifiers import open_classifier  # noqa: PLC0415 - slow to import
 
         self.settle()
         opened = self.source().open(self.device)

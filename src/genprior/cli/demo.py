@@ -41,8 +41,8 @@ class Demo(Machine):
         """Do it."""
         from genprior import _validate  # noqa: PLC0415 - slow to import, as the rest here
         from genprior._files import make_folder  # noqa: PLC0415
-        from genprior.experiments.demo import run_demo  # noqa: PLC0415
-        from genprior.report.demo import demo_rows, demo_table, write_page  # noqa: PLC0415
+        from genprior.lab.demo import run_demo  # noqa: PLC0415
+        from genprior.lab.reports.demo import demo_rows, demo_table, write_page  # noqa: PLC0415
 
         self.settle()
         _validate.number("time", self.time, above=0)

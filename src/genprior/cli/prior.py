@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import tyro
 
 if TYPE_CHECKING:
-    from genprior.tasks.settings import Source
+    from genprior.jobs.settings import Source
 
 INPUT = tyro.conf.arg(metavar="INPUT...", help_behavior_hint="(required)")
 """How files and folders are shown in the help."""
@@ -32,7 +32,7 @@ class Prior:
 
     def source(self, labels: Path | None = None) -> Source:
         """As the library takes it."""
-        from genprior.tasks.settings import Source  # noqa: PLC0415 - slow to import
+        from genprior.jobs.settings import Source  # noqa: PLC0415 - slow to import
 
         return Source(
             generator=self.generator,

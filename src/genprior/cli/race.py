@@ -37,8 +37,8 @@ class BenchRace(Machine):
         """Do it."""
         from genprior._files import make_folder, write_text  # noqa: PLC0415
         from genprior.cli.speech import as_json  # noqa: PLC0415
-        from genprior.experiments.race import run_race  # noqa: PLC0415
-        from genprior.report.race import draw_race, race_numbers, race_table, speedup_table  # noqa: PLC0415
+        from genprior.lab.race import run_race  # noqa: PLC0415
+        from genprior.lab.reports.race import draw_race, race_numbers, race_table, speedup_table  # noqa: PLC0415
 
         self.settle()
         if self.out is not None:

@@ -18,8 +18,8 @@ _NAMED = 5
 """Most items that are named on the terminal."""
 
 if TYPE_CHECKING:
-    from genprior.tasks.outcome import Outcome
-    from genprior.tasks.settings import Recovery
+    from genprior.jobs.outcome import Outcome
+    from genprior.jobs.settings import Recovery
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class Common(Machine, Prior):
 
     def job(self, operator: str) -> Recovery:
         """As the library takes it."""
-        from genprior.tasks.settings import Recovery  # noqa: PLC0415 - slow to import
+        from genprior.jobs.settings import Recovery  # noqa: PLC0415 - slow to import
 
         self.settle()
         return Recovery(
@@ -93,8 +93,8 @@ class Common(Machine, Prior):
 
     def carry_out(self, operator: str) -> None:
         """Do the job, show how far it is, say what came out."""
-        from genprior.tasks.ledger import begun  # noqa: PLC0415 - slow to import
-        from genprior.tasks.recover import recover  # noqa: PLC0415
+        from genprior.jobs.ledger import begun  # noqa: PLC0415 - slow to import
+        from genprior.jobs.recover import recover  # noqa: PLC0415
 
         job = self.job(operator)
         try:

@@ -16,7 +16,7 @@ from genprior.cli.machine import Machine
 from genprior.cli.speech import Output, as_json, print_json
 
 if TYPE_CHECKING:
-    from genprior.experiments.reproduce.parts import Progress as Standing
+    from genprior.lab.reproduce.parts import Progress as Standing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +37,8 @@ class _Reproduce(Machine):
     def run(self) -> None:
         """Do it."""
         from genprior._files import make_folder, write_text  # noqa: PLC0415
-        from genprior.experiments.reproduce import EXPERIMENTS, reproduce  # noqa: PLC0415
-        from genprior.report.reproduction import claim_row, write_report  # noqa: PLC0415
+        from genprior.lab.reports.reproduction import claim_row, write_report  # noqa: PLC0415
+        from genprior.lab.reproduce import EXPERIMENTS, reproduce  # noqa: PLC0415
 
         self.settle()
         make_folder(self.out)

@@ -12,8 +12,8 @@ import torch
 from genprior import _validate
 from genprior.cli.training import Flat, GeneratorTraining, Measure, Training
 from genprior.generators import Generator
-from genprior.networks.bundled import find, has_bundled, load_classifier, load_encoder, load_generator
-from genprior.networks.saved import load_network
+from genprior.models.bundled import find, has_bundled, load_classifier, load_encoder, load_generator
+from genprior.models.saved import load_network
 from genprior.operators import Gaussian
 from genprior.training import data
 from genprior.training.classifier import ClassifierSettings, ClassifierTask

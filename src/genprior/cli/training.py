@@ -19,8 +19,8 @@ from genprior.cli.bar import Bar
 from genprior.cli.machine import Machine
 from genprior.cli.speech import Output, print_json, status, typed_command
 from genprior.generators import Generator
-from genprior.networks.bundled import load_generator
-from genprior.networks.saved import add_facts
+from genprior.models.bundled import load_generator
+from genprior.models.saved import add_facts
 from genprior.report.losses import draw_losses
 from genprior.training import data
 from genprior.training.card import write_card

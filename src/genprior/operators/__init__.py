@@ -8,16 +8,20 @@ Signals are real tensors ``(B, *signal_shape)``; every item of a batch is treate
     B = Mask(known) @ Blur(1.5, (1, 28, 28))                # first blur, then lose values
 """
 
+from typing import TYPE_CHECKING, Any
+
 from genprior.operators.base import Operator, RowForm
 from genprior.operators.compose import Composition
 from genprior.operators.conjugate_gradient import CGResult, conjugate_gradient
-from genprior.operators.deepinv import DeepinvOperator, from_deepinv
 from genprior.operators.dense import Dense, Gaussian
 from genprior.operators.diagonal import Identity, Mask
 from genprior.operators.downsample import Downsample
 from genprior.operators.fourier import Blur, SubsampledFourier
 from genprior.operators.hadamard import SubsampledHadamard
 from genprior.operators.linear import Linear
+
+if TYPE_CHECKING:
+    from genprior.bridges.deepinv_operator import DeepinvOperator, from_deepinv
 
 __all__ = [
     "Blur",
@@ -37,3 +41,12 @@ __all__ = [
     "conjugate_gradient",
     "from_deepinv",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Operators of other packages, from the bridge to them."""
+    if name in {"DeepinvOperator", "from_deepinv"}:
+        from genprior.bridges import deepinv_operator  # noqa: PLC0415 - it needs this package
+
+        return getattr(deepinv_operator, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from genprior import _batch, _random, _validate
-from genprior.chunk import Unrepresentable
 from genprior.generators import Generator
+from genprior.loop.chunk import Unrepresentable
+from genprior.loop.solve import solve
 from genprior.losses import LeastSquares, SquaredDistance
 from genprior.operators import Identity, Operator
 from genprior.problem import Problem
-from genprior.solve import solve
 from genprior.stopping import MaxSteps
 from genprior.terms import Ball
 from genprior.theory.assumptions import above_round_off, assumptions_of, dual_bound, is_quadratic, round_off_floors

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from genprior import _validate
-from genprior.checkpoint import fingerprint
+from genprior._fingerprint import fingerprint
 from genprior.generators import Generator, TruncatedNormal
 from genprior.theory.proved.activations import slope_jumps
 from genprior.theory.proved.layers import HOOKS, Layer, every_layer, layers_of

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from genprior._files import write_text
-from genprior.networks.bundled import law_from
-from genprior.networks.generators import parameter_count
-from genprior.networks.saved import Saved, load_network
+from genprior.models.bundled import law_from
+from genprior.models.generators import parameter_count
+from genprior.models.saved import Saved, load_network
 
 _HIDDEN = {
     "training",

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from genprior import _batch, _validate
-from genprior.networks.classifiers import ConvClassifier
-from genprior.networks.saved import Saved, save_network
-from genprior.networks.seeded import own_randomness, seeded
+from genprior.models.classifiers import ConvClassifier
+from genprior.models.saved import Saved, save_network
+from genprior.models.seeded import own_randomness, seeded
 from genprior.training.data import Pictures
 from genprior.training.draw import Draw
 from genprior.training.task import Devices, Task, set_rate

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from genprior import _batch, _validate
 from genprior.generators.contract import Generator
-from genprior.networks.encoders import Encoder
-from genprior.networks.saved import Saved, save_network
-from genprior.networks.seeded import seeded
+from genprior.models.encoders import Encoder
+from genprior.models.saved import Saved, save_network
+from genprior.models.seeded import seeded
 from genprior.operators import Operator
 from genprior.report.sheets import contact_sheet
 from genprior.training.data import Pictures

@@ -15,7 +15,8 @@ from torch.optim import Optimizer
 
 from genprior import _validate
 from genprior._files import add_folder, write_text
-from genprior.checkpoint import Checkpoint, fingerprint
+from genprior._fingerprint import fingerprint
+from genprior.loop.checkpoint import Checkpoint
 from genprior.training.draw import Draw
 from genprior.training.start import CHECKPOINT, begin, fill_networks, read_start
 from genprior.training.task import Devices, Task

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from genprior import _batch
 from genprior.generators.contract import Generator
 from genprior.generators.laws import TruncatedNormal
+from genprior.loop.solve import solve
 from genprior.losses import SquaredDistance
 from genprior.problem import Problem
-from genprior.solve import solve
 from genprior.solvers import Auto
 from genprior.stopping import MaxSteps
 from genprior.terms import Ball

@@ -10,8 +10,8 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from genprior.items.limits import check_head
-from genprior.networks.saved import load_network
+from genprior.files.limits import check_head
+from genprior.models.saved import load_network
 from genprior.training.task import Task
 
 CHECKPOINT = "training.checkpoint"

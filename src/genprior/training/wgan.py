@@ -25,11 +25,11 @@ from torch import Tensor, nn
 
 from genprior import _batch, _validate
 from genprior.generators.laws import TruncatedNormal
-from genprior.networks.bundled import store_metric
-from genprior.networks.critics import Critic
-from genprior.networks.encoders import Encoder
-from genprior.networks.saved import GENERATORS, Saved, build, save_network
-from genprior.networks.seeded import Network, seeded
+from genprior.models.bundled import store_metric
+from genprior.models.critics import Critic
+from genprior.models.encoders import Encoder
+from genprior.models.saved import GENERATORS, Saved, build, save_network
+from genprior.models.seeded import Network, seeded
 from genprior.report.sheets import contact_sheet
 from genprior.training.data import Pictures
 from genprior.training.draw import Draw

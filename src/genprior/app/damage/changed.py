@@ -11,10 +11,10 @@ from torch import Tensor
 
 from genprior.app import stock
 from genprior.app.damage.base import Damage, Damaged
+from genprior.defence.attacks import ProjectedGradientAttack, predictions
 from genprior.generators import Generator
 from genprior.losses import SquaredDistance
 from genprior.problem import Problem
-from genprior.tasks.attacks import ProjectedGradientAttack, predictions
 from genprior.terms import L1, LInf, Term
 
 _SMOOTH = 0.01

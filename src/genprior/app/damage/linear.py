@@ -13,12 +13,12 @@ from torch.nn import functional
 from genprior import _validate
 from genprior.app.damage.base import Damage, Damaged
 from genprior.generators import Generator
+from genprior.jobs.posed import simulate
 from genprior.losses import LeastSquares
 from genprior.operators import Blur, Downsample, Gaussian, Identity, Mask, Operator, SubsampledHadamard
+from genprior.operators.parse import describe
 from genprior.problem import Problem
 from genprior.report.sheets import stretched
-from genprior.tasks.operators import describe
-from genprior.tasks.posed import simulate
 
 LARGEST_DENSE = 2**21
 """Most numbers in a matrix of Gaussian measurements (8 MB); above, the same number of random Hadamard rows."""

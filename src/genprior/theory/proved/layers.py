@@ -20,8 +20,8 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.padding import _ReflectionPadNd, _ReplicationPadNd
 
 from genprior.generators import Generator
-from genprior.networks.adapt import FromRange
-from genprior.networks.generators import UpBlock
+from genprior.models.adapt import FromRange
+from genprior.models.generators import UpBlock
 from genprior.theory.proved.activations import Activation, activation_of
 from genprior.theory.proved.facts import Facts, linear_facts
 

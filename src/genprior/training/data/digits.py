@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from genprior.items.limits import LARGEST_PIECE, readable
+from genprior.files.limits import LARGEST_PIECE, readable
 from genprior.training.data import idx, sources
 from genprior.training.data.cache import Source, cache_folder, cached, first_good
 from genprior.training.data.pictures import Pictures

@@ -18,9 +18,9 @@ from PIL import Image
 from torch import Tensor
 
 from genprior import _validate
-from genprior.items.guard import Unreadable, reading
-from genprior.items.limits import LARGEST_PIECE
-from genprior.items.pictures import WRITTEN_AS, check_depth, flatten, in_bands, opened, quiet
+from genprior.files.guard import Unreadable, reading
+from genprior.files.limits import LARGEST_PIECE
+from genprior.files.pictures import WRITTEN_AS, check_depth, flatten, in_bands, opened, quiet
 from genprior.training.data.pictures import Pictures
 
 _AHEAD = 256

@@ -1,0 +1,1 @@
+"""Attacks on classifiers, and the defence that projects images onto the range of a generator."""

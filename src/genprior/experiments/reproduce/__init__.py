@@ -1,5 +1,0 @@
-"""The paper's experiments, in parts that are kept: ``genprior reproduce``."""
-
-from genprior.experiments.reproduce.run import EXPERIMENTS, Reproduction, reproduce
-
-__all__ = ["EXPERIMENTS", "Reproduction", "reproduce"]

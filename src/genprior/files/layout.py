@@ -1,0 +1,60 @@
+"""How items lie in an array: which axes stand for what, and the same way back."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from genprior.files.guard import Misfit, Unreadable
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """``exact`` (c, h, w); ``plain`` (h, w) for one channel; ``last`` (h, w, c); ``flat`` (c h w,)."""
+
+    kind: str
+    batched: bool
+    """Whether the first axis counts items; else the array is one item."""
+
+    def to_items(self, block: Tensor, item_shape: Shape) -> Tensor:
+        """Rows ``(n, ...)`` as they lie in the array, to ``(n, *item_shape)``."""
+        return block.movedim(-1, 1) if self.kind == "last" else block.reshape(len(block), *item_shape)
+
+    def from_items(self, items: Tensor) -> Tensor:
+        """Items ``(n, *shape)`` as this array would hold them; pictures without their lone channel, and so on."""
+        if self.kind == "flat":
+            return items.flatten(1)
+        if self.kind == "plain" and items.ndim == 4 and items.shape[1] == 1:
+            return items[:, 0]
+        return items.movedim(1, -1) if self.kind == "last" and items.ndim == 4 else items
+
+
+def fit(shape: Shape, item_shape: Shape, name: str) -> Layout:
+    """How an array of a shape holds items of another; refused where it does not."""
+    for kind, stored in _forms(item_shape):
+        if shape == stored:
+            return Layout(kind, batched=False)
+        if shape[1:] == stored and len(shape) == len(stored) + 1:
+            if shape[0] == 0:
+                raise Unreadable(f"{name} is empty, shape {shape}: nothing to do")
+            return Layout(kind, batched=True)
+    many = ", ".join(["N", *map(str, item_shape)])
+    raise Misfit(
+        f"{name} has shape {shape}, expected {item_shape} for one item or ({many}) for many: does it belong to this "
+        "generator and operator?"
+    )
+
+
+def _forms(item_shape: Shape) -> list[tuple[str, Shape]]:
+    forms = [("exact", item_shape)]
+    if len(item_shape) == 3:
+        channels, height, width = item_shape
+        forms += [("plain", (height, width))] if channels == 1 else []
+        forms += [("last", (height, width, channels))]
+    if len(item_shape) > 1:
+        forms += [("flat", (math.prod(item_shape),))]
+    return forms

@@ -1,0 +1,120 @@
+"""Arrays in .npz files, which are packed: read forward in pieces, in bounded memory."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from torch import Tensor
+
+from genprior.files.guard import Unreadable
+from genprior.files.handle import Handle
+from genprior.files.limits import check_archive, check_count, check_declared
+from genprior.files.plain import plain_tensor
+
+_PIECE = 2**20
+_MEMBER = ".npy"
+"""What numpy.savez puts behind every key."""
+_LONGEST_HEAD = 10_000
+"""Bytes, as in numpy, which reads the head first and asks for its length afterwards."""
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+
+
+def open_npz(path: Path) -> Handle[zipfile.ZipFile]:
+    """The file, not yet opened."""
+
+    def opened() -> zipfile.ZipFile:
+        with path.open("rb") as file:
+            check_archive(file, path)
+        return zipfile.ZipFile(path)
+
+    return Handle(opened)
+
+
+def npz_names(path: Path, file: Handle[zipfile.ZipFile]) -> list[str]:
+    """The keys of the arrays."""
+    names = [name.removesuffix(_MEMBER) for name in file.get().namelist() if name.endswith(_MEMBER)]
+    check_count(len(names), path)
+    return sorted(names)
+
+
+class NpzArray:
+    """One array of a .npz file: read forward in pieces, from the start again where one goes back."""
+
+    def __init__(self, path: Path, key: str, file: Handle[zipfile.ZipFile]) -> None:
+        self._path, self._member, self.key, self.file = path, key + _MEMBER, key, file
+        self._stream: IO[bytes] | None = None
+        self._next = 0
+        self._check_member()
+        with self._open() as stream:
+            self.shape, fortran, self._kind = self._head(stream)
+        self.dtype = self._kind.name
+        if fortran and len(self.shape) > 1:
+            raise Unreadable(f"{path}: {self.key} lies column by column: save numpy.ascontiguousarray(array)")
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        """Rows of the first axis."""
+        if self._stream is None or start < self._next:
+            self.close()
+            self._stream = self._open()
+            self._head(self._stream)
+        row = self._kind.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
+        self._skip((start - self._next) * row)
+        count = min(stop, self.shape[0]) - start
+        content = self._exactly(self._stream, count * row)
+        self._next = start + count
+        if self._next == self.shape[0]:
+            self.close()
+        return plain_tensor(np.frombuffer(content, self._kind).reshape(count, *self.shape[1:]))
+
+    def whole(self) -> Tensor:
+        """All of it."""
+        self.close()
+        with self._open() as stream:
+            self._head(stream)
+            content = self._exactly(stream, self._kind.itemsize * int(np.prod(self.shape, dtype=np.int64)))
+        return plain_tensor(np.frombuffer(content, self._kind).reshape(self.shape))
+
+    def close(self) -> None:
+        """Forget the place in the file."""
+        if self._stream is not None:
+            self._stream.close()
+        self._stream, self._next = None, 0
+
+    def _check_member(self) -> None:
+        entry = self.file.get().getinfo(self._member)
+        if entry.compress_type not in _METHODS:
+            raise Unreadable(
+                f"{self._path}: {self.key} is packed in an unusual way: numpy.savez_compressed writes it anew"
+            )
+        check_declared(entry.file_size, entry.compress_size, f"{self._path}: {self.key}")
+
+    def _open(self) -> IO[bytes]:
+        return self.file.get().open(self._member)
+
+    def _head(self, stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+        version = np.lib.format.read_magic(stream)
+        size = self._exactly(stream, 2 if version == (1, 0) else 4)
+        length = int.from_bytes(size, "little")
+        if length > _LONGEST_HEAD:
+            raise Unreadable(f"{self._path}: the head of {self.key} has {length} bytes: it is damaged, or forged")
+        head = io.BytesIO(size + self._exactly(stream, length))
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, kind = read(head)
+        if kind.hasobject:
+            raise Unreadable(f"{self._path}: {self.key} holds Python objects (a pickle), which are not read")
+        return shape, fortran, kind
+
+    def _skip(self, size: int) -> None:
+        assert self._stream is not None, "opened before"
+        while size > 0:
+            size -= len(self._exactly(self._stream, min(size, _PIECE)))
+
+    def _exactly(self, stream: IO[bytes], size: int) -> bytes:
+        content = stream.read(size)
+        if len(content) != size:
+            raise Unreadable(f"{self._path}: {self.key} ends too early: the file is truncated")
+        return content

@@ -1,0 +1,24 @@
+"""Arrays of numpy as tensors: plain numbers only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from genprior.files.guard import Unreadable
+
+
+def check_plain(kind: np.dtype[Any]) -> None:
+    """Refuse what is not plain numbers."""
+    if kind.kind not in "biufc":
+        raise Unreadable(f"an array holds {kind}, not plain numbers")
+
+
+def plain_tensor(array: np.ndarray[Any, Any]) -> Tensor:
+    """A copy as a tensor; only plain numbers."""
+    check_plain(array.dtype)
+    native = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
+    return torch.from_numpy(native.astype(np.complex64) if native.dtype.kind == "c" else native)

@@ -1,0 +1,68 @@
+"""The report of ``genprior defend``."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from genprior._files import write_text
+from genprior.defence.projection import Projection
+from genprior.jobs.defend import Record
+from genprior.report import page
+
+_ROWS = 200
+_STRIP = 12
+CAVEAT = (
+    "Projection on the range of a generator undoes much of an attack that does not know of it. It is no proven "
+    "defence: an attacker who knows the generator can find pictures that are misread after the projection too."
+)
+
+
+def write_defence(record: Record, projection: Projection, path: Path) -> None:
+    """Counts, pictures before and after, the first rows."""
+    rows = [
+        (
+            item["name"],
+            _said(item, "before"),
+            _said(item, "after"),
+            "yes" if item["changed"] else "",
+            "-" if item["distance"] is None else f"{item['distance']:.3f}",
+            item["status"],
+            str(item.get("label", "")),
+        )
+        for item in record.items[:_ROWS]
+    ]
+    head = ("item", "before", "after", "changed", "l_inf distance", "status", "label")
+    told = [
+        (name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
+        for name, value in record.numbers.items()
+    ]
+    sections = [("Result", page.table(("", ""), told)), ("Pictures", _pictures(record))]
+    sections += [(f"The first {len(rows)} items" if len(record.items) > _ROWS else "Items", page.table(head, rows))]
+    sections += [("What this is worth", page.paragraph(CAVEAT))]
+    how = f"{projection.norm}, {projection.steps} iterations"
+    lead = f"Each picture was replaced by the nearest one of the generator ({how}), then classified."
+    write_text(
+        path,
+        page.page(
+            "Defence by projection", lead, sections, f"genprior {version('genprior')}, torch {torch.__version__}"
+        ),
+    )
+
+
+def _said(item: dict[str, Any], when: str) -> str:
+    """The class and how sure the classifier is."""
+    return "-" if item[when] is None else f"{item[when]} ({item[f'{when}_confidence']:.0%})"
+
+
+def _pictures(record: Record) -> str:
+    if not record.given or record.given[0].ndim != 3 or record.given[0].shape[0] not in {1, 3}:
+        return page.paragraph("The signals are no pictures.")
+    strips = []
+    for start in range(0, len(record.given), _STRIP):
+        strips.append(("given", torch.stack(record.given[start : start + _STRIP])))
+        strips.append(("projected", torch.stack(record.projected[start : start + _STRIP])))
+    return page.strips(strips)

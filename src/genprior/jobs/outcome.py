@@ -1,0 +1,114 @@
+"""What came out of a job: ``result.json``, written batch by batch in bounded memory, and the numbers for a summary."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from genprior.assessment import Company, Concern
+from genprior.jobs.records import UNREADABLE
+from genprior.status import Status
+
+_WORST = 10
+
+
+@dataclass
+class Outcome:
+    """The numbers of a job, without its items: those are in ``result.json``."""
+
+    total: int
+    result: Path
+    report: Path
+    counts: Counter[str] = field(default_factory=Counter)
+    """How many items ended with each status."""
+    residuals: list[float] = field(default_factory=list)
+    errors: list[float] = field(default_factory=list)
+    attention: Counter[str] = field(default_factory=Counter)
+    """How many items need attention, and why."""
+    outside: int = 0
+    """Items whose latent lies outside of the generator's latent distribution."""
+    first: list[dict[str, Any]] = field(default_factory=list)
+    """The items to look at first: those that need attention, then those that fit worst."""
+    seconds: float = 0.0
+    forwards: int = 0
+    backwards: int = 0
+    plan: str = ""
+    notes: tuple[str, ...] = ()
+    unread: str = ""
+    """Why the first of the items that could not be read could not be."""
+
+    @property
+    def company(self) -> Company:
+        """What items are compared with."""
+        return Company.of(self.residuals)
+
+    @property
+    def not_begun(self) -> int:
+        """Items for which no time was left."""
+        return self.attention[Concern.NOT_BEGUN]
+
+    @property
+    def lost(self) -> int:
+        """Items that fit far worse than the others, or than the noise."""
+        return self.attention[Concern.LOST]
+
+    @property
+    def recovered(self) -> int:
+        """Items with a result: read, searched for at least one step, not diverged."""
+        return self.total - self.counts[UNREADABLE] - self.counts[Status.DIVERGED.name] - self.not_begun
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Count one batch."""
+        self.seconds += record["seconds"]
+        self.forwards += record["forwards"]
+        self.backwards += record["backwards"]
+        self.plan = self.plan or record["plan"]
+        for item in record["items"]:
+            self.counts[item["status"]] += 1
+            if item["status"] == UNREADABLE:
+                self.unread = self.unread or item["advice"]
+                continue
+            self.outside += (item["reach"] or 0.0) > 1
+            if item["residual"] is not None:
+                self.residuals.append(item["residual"])
+            if item.get("error") is not None:
+                self.errors.append(item["error"])
+
+    def judge(self, item: dict[str, Any]) -> None:
+        """Note an item that was assessed beside all others."""
+        if item["attention"] is not None:
+            self.attention[item["attention"]] += 1
+        if item["status"] != UNREADABLE:
+            self.first = sorted([*self.first, item], key=_badness, reverse=True)[:_WORST]
+
+    def numbers(self) -> dict[str, Any]:
+        """The summary as plain values."""
+        return {
+            "items": self.total,
+            "recovered": self.recovered,
+            "not_begun": self.not_begun,
+            "status": dict(self.counts.most_common()),
+            "attention": dict(self.attention.most_common()),
+            "latents_outside": self.outside,
+            "median_residual": _median(self.residuals),
+            "median_error": _median(self.errors),
+            "seconds": self.seconds,
+            "forwards": self.forwards,
+            "backwards": self.backwards,
+            "plan": self.plan,
+            "notes": list(self.notes),
+        }
+
+
+def _badness(item: dict[str, Any]) -> tuple[int, float]:
+    """The gravest concern first, then the residual."""
+    concern = item["attention"]
+    grave = 0 if concern is None else len(Concern) - list(Concern).index(Concern(concern))
+    return grave, -1.0 if item["residual"] is None else float(item["residual"])
+
+
+def _median(values: list[float]) -> float | None:
+    return statistics.median(values) if values else None

@@ -1,0 +1,111 @@
+"""The report of a recovery: a summary, a few pictures before and after, the items that fit worst."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from genprior._files import write_text
+from genprior.jobs.ledger import Ledger
+from genprior.jobs.outcome import Outcome
+from genprior.jobs.settings import Recovery
+from genprior.report import page
+from genprior.status import Status
+
+_ROW = 8
+_NAMES = {"truth": "original", "before": "measured", "back": "measured (A^T y)", "after": "recovered"}
+
+
+def write_recovery_page(job: Recovery, ledger: Ledger, outcome: Outcome) -> None:
+    """One self-contained file."""
+    sections = [("Result", page.table(("", ""), _facts(job, outcome), prose=True))]
+    grave = [item for item in outcome.first if item["attention"] is not None]
+    if grave:
+        sections.append(
+            ("Items that need attention", page.table(_ATTENTION, [_alarm(item) for item in grave], prose=True))
+        )
+    pictures = _pictures(ledger, job.pictures)
+    if pictures:
+        count = len(pictures["after"])
+        shown = f"The first {count} of {outcome.total} items." if count < outcome.total else "All items."
+        sections.append(("Before and after", page.paragraph(shown) + _strips(pictures)))
+    sections.append(
+        ("How the items ended", page.table(("status", "items", "what it means"), _ends(outcome), prose=True))
+    )
+    if outcome.first:
+        by_fit = sorted(outcome.first, key=lambda item: -(item["residual"] or 0.0))
+        sections.append(("Items that fit worst", page.table(_HEAD, [_row(item) for item in by_fit])))
+    sections.append(("What was computed", page.paragraph(outcome.plan)))
+    lead = f"{outcome.recovered} of {outcome.total} items from {job.operator}, generator {job.source.generator}."
+    footer = f"genprior {version('genprior')}, torch {torch.__version__}, seed {job.seed}"
+    write_text(outcome.report, page.page("Recovered signals", lead, sections, footer))
+
+
+_HEAD = ("item", "residual", "error", "steps", "status", "latent")
+_ATTENTION = ("item", "why", "what was found, and what to try")
+
+
+def _facts(job: Recovery, outcome: Outcome) -> list[tuple[str, str]]:
+    numbers = outcome.numbers()
+    limit = [f"{job.time:g} s" if job.time is not None else "", f"{job.steps} steps" if job.steps else ""]
+    facts = [
+        ("median residual |A x - y| / |y|", _number(numbers["median_residual"])),
+        ("median true error |x - original| / |original|", _number(numbers["median_error"])),
+        ("loss, solver, starts", f"{job.loss}, {job.solver}, {job.restarts} per item"),
+        ("need attention", ", ".join(f"{count} {why}" for why, count in outcome.attention.most_common())),
+        ("latents outside of the generator's distribution", f"{outcome.outside}" if outcome.outside else ""),
+        ("limit", ", ".join(filter(None, limit)) or f"{job.most_steps} steps per batch"),
+        (
+            "computing time",
+            f"{outcome.seconds:.1f} s, {outcome.forwards} forward and {outcome.backwards} backward passes",
+        ),
+    ]
+    facts += [("note", note) for note in outcome.notes]
+    return [fact for fact in facts if fact[1]]
+
+
+def _ends(outcome: Outcome) -> list[tuple[str, str, str]]:
+    return [(name, str(count), _meaning(name, outcome)) for name, count in outcome.counts.most_common()]
+
+
+def _meaning(name: str, outcome: Outcome) -> str:
+    if name not in Status.__members__:
+        return outcome.unread
+    return Status[name].advice
+
+
+def _row(item: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        str(item["name"]),
+        _number(item["residual"]) or "-",
+        _number(item.get("error")) or "-",
+        str(item["steps"]),
+        str(item["status"]),
+        _number(item["reach"]) or "-",
+    )
+
+
+def _alarm(item: dict[str, Any]) -> tuple[str, str, str]:
+    return str(item["name"]), str(item["attention"]), str(item["advice"])
+
+
+def _number(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else ""
+
+
+def _pictures(ledger: Ledger, most: int) -> dict[str, Tensor]:
+    parts = ledger.pictures()
+    names = [name for name in _NAMES if parts and all(name in part for part in parts)]
+    return {name: torch.cat([part[name] for part in parts])[:most] for name in names}
+
+
+def _strips(pictures: dict[str, Tensor]) -> str:
+    """Rows of eight, original, measured and recovered below each other."""
+    zoom = max(1, 128 // pictures["after"].shape[-1])
+    rows = []
+    for start in range(0, len(pictures["after"]), _ROW):
+        rows += [(_NAMES[name], part[start : start + _ROW]) for name, part in pictures.items()]
+    return page.strips(rows, zoom)

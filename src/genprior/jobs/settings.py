@@ -1,0 +1,145 @@
+"""What is asked of a recovery, as plain values: each is checked before any work."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from genprior import _validate, solvers
+from genprior.models.foreign import Opened, open_with_notes
+from genprior.models.ranges import Range
+from genprior.solvers.base import Solver
+
+LOSSES = ("l2", "l1", "linf")
+SOLVERS: dict[str, type[Solver]] = {
+    "auto": solvers.Auto,
+    "exact-admm": solvers.ExactADMM,
+    "linearized-admm": solvers.LinearizedADMM,
+    "quasi-newton": solvers.QuasiNewton,
+    "levenberg-marquardt": solvers.LevenbergMarquardt,
+    "lbfgs": solvers.LBFGS,
+    "adam": solvers.Adam,
+    "gradient-descent": solvers.GradientDescent,
+    "projected-gradient": solvers.ProjectedGradient,
+}
+DEFAULT_STEPS = 1000
+_UNLIMITED = 10**9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A generator, as :func:`genprior.models.foreign.open_generator` takes it."""
+
+    generator: str = "mnist"
+    weights: str | None = None
+    latent_shape: tuple[int, ...] | None = None
+    signal_range: Range | None = None
+    label: int | None = None
+    """Class for every item."""
+    labels: str | None = None
+    """A .npy file with one class per item."""
+
+    def __post_init__(self) -> None:
+        if self.label is not None and self.labels is not None:
+            raise ValueError(
+                "--label and --labels were both given: one class for all items, or a file with one per item"
+            )
+
+    def open(self, device: str = "cpu", seconds: float | None = None) -> Opened:
+        """The generator, with notes on what was found out about it, from fewer samples where ``seconds`` do not suffice."""
+        return open_with_notes(
+            self.generator,
+            self.weights,
+            latent_shape=self.latent_shape,
+            signal_range=self.signal_range,
+            label=self.label,
+            device=device,
+            seconds=seconds,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovery:
+    """A whole recovery: what goes in, how it was measured, how it is solved, where it goes.
+
+    ``time`` is for the whole job: what is left is shared among the batches that are left. Without it, ``steps`` (by default
+    1000) bound every batch.
+    """
+
+    inputs: tuple[str, ...]
+    out: Path
+    source: Source = field(default_factory=Source)
+    operator: str = "identity"
+    simulate: bool = False
+    """Inputs are whole signals: measure them first, and tell the true error in the end."""
+    noise: float = 0.0
+    """Standard deviation of the noise added in a simulation."""
+    loss: str = "l2"
+    box: tuple[float, float] | None = None
+    latent_ball: float | None = None
+    solver: str = "auto"
+    restarts: int = 1
+    time: float | None = None
+    steps: int | None = None
+    patience: int | None = None
+    """Steps without progress after which an item counts as stalled and stops."""
+    batch_size: int = 64
+    seed: int = 0
+    device: str = "cpu"
+    resize: bool = False
+    skip: bool = False
+    pictures: int = 16
+    """Most items shown in the report."""
+
+    def __post_init__(self) -> None:
+        _validate.number("noise", self.noise, least=0)
+        if self.noise and not self.simulate:
+            raise ValueError("--noise is for simulations: give --simulate too, or leave it out")
+        if self.loss not in LOSSES:
+            raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}")
+        if self.box is not None and not self.box[0] < self.box[1]:
+            raise ValueError(f"box must be a lower and a higher bound, got {self.box[0]:g} and {self.box[1]:g}")
+        if self.box is not None and self.loss != "l2":
+            raise ValueError(f"box goes with the loss l2, got {self.loss!r}: the two would take the same place")
+        if self.latent_ball is not None:
+            _validate.number("latent_ball", self.latent_ball, above=0)
+        if self.time is not None:
+            _validate.number("time", self.time, above=0)
+        if self.steps is not None:
+            _validate.whole("steps", self.steps)
+        if self.patience is not None:
+            _validate.whole("patience", self.patience)
+        solver_named(self.solver)
+        _validate.whole("restarts", self.restarts)
+        _validate.whole("batch_size", self.batch_size)
+        _validate.whole("pictures", self.pictures, 0)
+        _validate.seed(self.seed)
+
+    @property
+    def most_steps(self) -> int:
+        """Steps of a batch at most."""
+        return self.steps or (DEFAULT_STEPS if self.time is None else _UNLIMITED)
+
+    def asked(self) -> dict[str, Any]:
+        """All that determines the outcome, as plain values; the device and the report's size do not.
+
+        An infinite bound is the text ``"inf"``, for JSON has no such number.
+        """
+        plain = asdict(self)
+        if self.box is not None:
+            plain["box"] = [bound if math.isfinite(bound) else str(float(bound)) for bound in self.box]
+        for name in ("out", "device", "pictures"):
+            del plain[name]
+        return {**plain.pop("source"), **plain, "inputs": list(self.inputs)}
+
+
+def solver_named(name: str) -> Solver:
+    """A solver by its name, ``exact-admm`` or ``ExactADMM``."""
+    wanted = re.sub(r"[^a-z]", "", name.lower())
+    for known, kind in SOLVERS.items():
+        if known.replace("-", "") == wanted:
+            return kind()
+    raise ValueError(f"there is no solver {name!r}: give one of {', '.join(SOLVERS)}")

@@ -1,0 +1,144 @@
+"""Running the race: tune on other pictures, then run everybody from the same starts, in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from genprior import _validate
+from genprior.generators import Generator
+from genprior.lab.race.contenders import OURS, at_edge, grids
+from genprior.lab.race.outcome import Entrant, ProblemOutcome, Run, outcome_of
+from genprior.lab.race.problems import ENTRIES, Entry, Instance, instance
+from genprior.lab.trace import ErrorRecorder
+from genprior.loop.solve import solve
+from genprior.models.bundled import has_bundled, load_generator
+from genprior.solvers import Adam, Solver
+from genprior.stopping import MaxSteps, Seconds
+
+_NEVER = 10**9
+_TIGHT = 1e-6
+"""A race is run to the end: nobody stops where users would."""
+_FINALISTS = 2
+"""Settings of a baseline that get the second, longer look."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Pictures and seconds."""
+
+    pictures: int
+    tuning_pictures: int
+    first_look: float
+    """Seconds for every setting of a baseline."""
+    second_look: float
+    """For the best of them."""
+    seconds: float
+    """For Auto and for every baseline."""
+    preset_seconds: float
+    """For the ADMM presets."""
+
+
+FULL = {"mnist": Budget(20, 10, 0.75, 3.0, 18.0, 18.0), "celeba": Budget(10, 4, 1.5, 6.0, 20.0, 20.0)}
+QUICK = {"mnist": Budget(8, 4, 0.1, 0.3, 2.0, 1.2), "celeba": Budget(2, 2, 0.2, 0.6, 2.5, 2.0)}
+
+
+@dataclass(frozen=True)
+class Race:
+    """All that was measured."""
+
+    problems: tuple[ProblemOutcome, ...]
+    repeats: int
+    quick: bool
+    threads: int
+
+
+def run_race(
+    *,
+    keys: str = "abcdefgh",
+    repeats: int = 2,
+    quick: bool = False,
+    seed: int = 0,
+    device: str = "cpu",
+    announce: Callable[[str], object] = lambda text: None,
+) -> Race:
+    """Tune, then race, one problem after the other; problems whose generator is not bundled are left out."""
+    _validate.whole("repeats", repeats)
+    entries = [entry for entry in ENTRIES if entry.key in keys and has_bundled(entry.generator, "generator")]
+    if not entries:
+        raise ValueError(f"problems must be some of {''.join(e.key for e in ENTRIES)}, got {keys!r}")
+    outcomes = []
+    for entry in entries:
+        generator = load_generator(entry.generator, device=device)
+        budget = (QUICK if quick else FULL)[entry.generator]
+        outcomes.append(_one_problem(entry, generator, budget, repeats, quick, seed, announce))
+    return Race(tuple(outcomes), repeats, quick, torch.get_num_threads())
+
+
+def _one_problem(
+    entry: Entry,
+    generator: Generator,
+    budget: Budget,
+    repeats: int,
+    quick: bool,
+    seed: int,
+    announce: Callable[[str], object],
+) -> ProblemOutcome:
+    practice = instance(entry, generator, budget.tuning_pictures, seed + 1)
+    solve(practice.problem, Adam(), stop=MaxSteps(3), progress=False)  # the first passes of a process are slow
+    field = _tuned(practice, budget, quick, announce) | {name: Entrant(make()) for name, make in OURS.items()}
+    contest = instance(entry, generator, budget.pictures, seed)
+    solve(contest.problem, Adam(), stop=MaxSteps(1), progress=False)  # nobody's clock pays for factorising A
+    runs: dict[str, list[Run]] = {name: [] for name in field}
+    names = ["Auto", *(other for other in field if other != "Auto")]
+    for repeat in range(repeats):
+        for name in names:
+            announce(f"{entry.key}: {name}, round {repeat + 1} of {repeats}")
+            seconds = budget.preset_seconds if name in OURS and name != "Auto" else budget.seconds
+            runs[name].append(run_one(contest, name, field[name].solver, seconds))
+        found = outcome_of(entry, runs, field, budget.second_look)
+        names = ["Auto", *found.leaders()]
+    return found
+
+
+def _tuned(practice: Instance, budget: Budget, quick: bool, announce: Callable[[str], object]) -> dict[str, Entrant]:
+    """Of each grid the setting with the lowest median objective: a short look at all, a longer one at the best."""
+    best: dict[str, Entrant] = {}
+    for name, choices in grids(quick=quick).items():
+        announce(f"{practice.entry.key}: tuning {name}, {len(choices)} settings")
+        finalists = _ranked(practice, name, choices, budget.first_look)[:_FINALISTS]
+        chosen = _ranked(practice, name, finalists, budget.second_look)[0]
+        best[name] = Entrant(chosen, at_edge(chosen, choices))
+    return best
+
+
+def _ranked(practice: Instance, name: str, choices: list[Solver], seconds: float) -> list[Solver]:
+    """The settings, from the lowest median objective after so many seconds to the highest."""
+    ends = [run_one(practice, name, solver, seconds).objectives[-1] for solver in choices]
+    scores = [float(torch.nan_to_num(end, nan=torch.inf).median()) for end in ends]
+    return [choices[number] for number in sorted(range(len(choices)), key=scores.__getitem__)]
+
+
+def run_one(contest: Instance, name: str, solver: Solver, seconds: float) -> Run:
+    """One solver on one problem. What a generator has learned is forgotten first; a metric that came with it stays."""
+    contest.problem.generator.forget()
+    record = ErrorRecorder(contest.truth)
+    result = solve(
+        contest.problem,
+        solver,
+        stop=Seconds(seconds),
+        z0=contest.starts,
+        tolerance=_TIGHT,
+        patience=_NEVER,
+        callbacks=[record],
+        progress=False,
+    )
+    trace = record.trace(result)
+    return Run(name, seconds, trace.seconds, trace.passes, trace.errors, _finite(trace.objectives))
+
+
+def _finite(values: Tensor) -> Tensor:
+    return torch.where(values.isnan(), torch.inf, values)

@@ -1,0 +1,217 @@
+"""A problem, the same start for everybody, and the two kinds of parts that make a fair race: tuning, and running."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from genprior.generators import Generator
+from genprior.lab.reproduce.methods import Method
+from genprior.lab.reproduce.parts import Array, Found, Part, Results
+from genprior.lab.reproduce.sizes import Size
+from genprior.lab.trace import Course, Measure, Recorder
+from genprior.loop.solve import solve
+from genprior.models.bundled import load_generator
+from genprior.problem import Problem
+from genprior.solvers import Solver
+from genprior.status import Status
+from genprior.stopping import MaxSteps, View
+
+_NEVER = 10**9
+_ITEM_SECONDS = {"mnist": 0.0008, "celeba": 0.012}
+_BATCH_SECONDS = {"mnist": 0.004, "celeba": 0.012}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What decides every number of a run."""
+
+    size: Size
+    seed: int = 0
+    device: str = "cpu"
+    faces: Path | None = None
+    """The person's own pictures, if any."""
+
+
+@dataclass(frozen=True)
+class Contest:
+    """A problem with its start, and what to measure on the way."""
+
+    problem: Problem
+    starts: Tensor
+    measures: dict[str, Measure]
+    watch: Callable[[View], dict[str, Tensor]] | None = None
+    """More to note at each step: one number per item, of the current iterate, zeros where a method has none."""
+    preparation: float = 0.0
+    """Seconds that were spent once on factorising the operator, on nobody's clock."""
+
+
+Make = Callable[[int, bool], Contest]
+"""A contest for so many pictures; others for practice (True) than for the contest itself."""
+
+
+@lru_cache(maxsize=4)
+def network(name: str, device: str) -> Generator:
+    """A bundled generator, loaded once."""
+    return load_generator(name, device=device)
+
+
+def seconds(generator: str, steps: int, pictures: int) -> float:
+    """About how long so many iterations take on two quiet cores: for the estimate of the time left."""
+    return steps * (_BATCH_SECONDS[generator] + pictures * _ITEM_SECONDS[generator])
+
+
+@dataclass
+class _Watcher:
+    watch: Callable[[View], dict[str, Tensor]]
+    items: int
+    rows: list[dict[str, Tensor]] = field(default_factory=list)
+
+    def __call__(self, view: View) -> None:
+        self.rows.append({name: value.detach().cpu().clone() for name, value in self.watch(view).items()})
+
+    def arrays(self) -> dict[str, Array]:
+        whole = [row for row in self.rows if all(len(value) == self.items for value in row.values())]
+        return {name: torch.stack([row[name] for row in whole]).numpy() for name in (whole[0] if whole else {})}
+
+
+def race(contest: Contest, solver: Solver, steps: int) -> Found:
+    """One solver for so many iterations; nobody stops early, everybody pays for what they use."""
+    contest.problem.generator.forget()
+    record = Recorder(contest.measures, contest.starts.flatten(1)[:, 0])
+    watcher = None if contest.watch is None else _Watcher(contest.watch, len(contest.starts))
+    result = solve(
+        contest.problem,
+        solver,
+        stop=MaxSteps(steps),
+        z0=contest.starts,
+        patience=_NEVER,
+        tolerance=0.0,
+        callbacks=[record, *([] if watcher is None else [watcher])],
+        progress=False,
+    )
+    if Status.INTERRUPTED in result.status:
+        raise KeyboardInterrupt  # a run cut short must not count as finished
+    course = record.course(result)
+    return Found(
+        numbers={
+            "solver": repr(solver),
+            "plan": result.plan,
+            "steps": int(result.steps.max()),
+            "forwards": result.forwards,
+            "backwards": result.backwards,
+            "rollbacks": int(result.rollbacks.sum()),
+            "statuses": sorted({status.name for status in result.status}),
+            "objective": quartiles(course.objectives[-1]),
+            **{name: quartiles(values[-1]) for name, values in course.measures.items()},
+        },
+        arrays=_arrays(course) | ({} if watcher is None else watcher.arrays()),
+        times={
+            "seconds": result.seconds,
+            "preparation_seconds": contest.preparation,
+            "threads": torch.get_num_threads(),
+        },
+    )
+
+
+def _arrays(course: Course) -> dict[str, Array]:
+    arrays = {"seconds": course.seconds, "passes": course.passes, "objective": course.objectives, **course.measures}
+    return {name: np.asarray(values.numpy()) for name, values in arrays.items()}
+
+
+def quartiles(values: Tensor) -> dict[str, float | None]:
+    """Lower quartile, median, upper quartile, mean; None where not finite."""
+    spots = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
+    low, middle, high = torch.quantile(values.double(), spots).tolist()
+    found = {"q25": low, "median": middle, "q75": high, "mean": float(values.double().mean())}
+    return {name: value if np.isfinite(value) else None for name, value in found.items()}
+
+
+def tuning_part(name: str, method: Method, make: Make, pictures: int, steps: int, generator: str) -> Part:
+    """Every setting of a method on practice pictures; the lowest mean objective at the end is chosen."""
+
+    def run(results: Results) -> Found:
+        contest = make(pictures, True)
+        solvers = method.solvers(steps)
+        found = [race(contest, solver, steps) for solver in solvers]
+        ends = [torch.from_numpy(one.arrays["objective"][-1]).double().nan_to_num(nan=torch.inf) for one in found]
+        scores = [float(end.mean()) for end in ends]
+        best = scores.index(min(scores))
+        numbers: dict[str, Any] = {
+            "method": method.key,
+            "pictures": pictures,
+            "iterations": steps,
+            "solvers": [repr(solver) for solver in solvers],
+            "scores": scores,
+            "chosen": best,
+            "edges": method.edges(best),
+        }
+        return Found(numbers, times={"seconds": sum(one.times["seconds"] for one in found)})
+
+    return Part(name, run, len(method.choices) * seconds(generator, steps, pictures))
+
+
+def race_part(
+    name: str, method: Method, make: Make, pictures: int, steps: int, generator: str, tuning: str | None
+) -> Part:
+    """The chosen setting of a method on the contest's pictures."""
+
+    def run(results: Results) -> Found:
+        return race(make(pictures, False), chosen(method, results, tuning, steps), steps)
+
+    return Part(name, run, seconds(generator, steps, pictures), () if tuning is None else (tuning,))
+
+
+def chosen(method: Method, results: Results, tuning: str | None, steps: int) -> Solver:
+    """The setting that the tuning found, or the only one, for a run of so many iterations."""
+    if tuning is None:
+        return method.solvers(steps)[0]
+    numbers = results[tuning].numbers
+    number = int(numbers["chosen"])
+    tuned, now = numbers["solvers"][number], repr(method.solvers(numbers["iterations"])[number])
+    if tuned != now:
+        raise ValueError(f"{tuning} chose {tuned}, which is {now} now: the code has changed, give another --out")
+    return method.solvers(steps)[number]
+
+
+@dataclass(frozen=True)
+class Field:
+    """A whole race on one problem: parts that tune, parts that run."""
+
+    prefix: str
+    make: Make
+    generator: str
+    pictures: int
+    tuning_pictures: int
+    tuning_steps: int
+
+    def parts(self, methods: list[Method], steps: Callable[[Method], int]) -> list[Part]:
+        """Tuning first, then the contest."""
+        found = []
+        for method in methods:
+            tuning = f"{self.prefix}.tune.{method.key}" if method.tuned else None
+            if tuning is not None:
+                found.append(
+                    tuning_part(tuning, method, self.make, self.tuning_pictures, self.tuning_steps, self.generator)
+                )
+        for method in methods:
+            tuning = f"{self.prefix}.tune.{method.key}" if method.tuned else None
+            name = f"{self.prefix}.run.{method.key}"
+            found.append(race_part(name, method, self.make, self.pictures, steps(method), self.generator, tuning))
+        return found
+
+
+def always(steps: int) -> Callable[[Method], int]:
+    """As many iterations for everybody."""
+    return partial(_constant, steps)
+
+
+def _constant(steps: int, method: Method) -> int:
+    return steps

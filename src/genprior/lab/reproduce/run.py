@@ -1,0 +1,188 @@
+"""All experiments by name: their parts, their run, and everything put together."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import genprior
+from genprior import _validate
+from genprior.lab.reproduce import compressive_sensing, defence, denoising, plateau, tuning
+from genprior.lab.reproduce.claims import Claim, Results
+from genprior.lab.reproduce.contest import Setting
+from genprior.lab.reproduce.defender import ATTACK, digits
+from genprior.lab.reproduce.judging_defence import judge_defence
+from genprior.lab.reproduce.judging_plateau import judge_plateau
+from genprior.lab.reproduce.judging_races import judge_denoising, judge_sensing, judge_tuning
+from genprior.lab.reproduce.methods import denoising_methods, sensing_methods
+from genprior.lab.reproduce.parts import Found, Part, Progress, Store, run_parts, unique
+from genprior.lab.reproduce.sizes import SIZES
+from genprior.models.bundled import bundled_path
+
+_SHOWING = (
+    "app/",
+    "bridges/",
+    "cli/",
+    "report/",
+    "lab/race/",
+    "lab/reports/",
+    "lab/reproduce/claims.py",
+    "lab/reproduce/judging_",
+)
+"""Files of the package, by how their names begin, on which no number of a part depends."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One of the paper's experiments."""
+
+    name: str
+    title: str
+    parts: Callable[[Setting], list[Part]]
+    judge: Callable[[Setting, Results], list[Claim]]
+    prepare: Callable[[Setting], object] = lambda setting: None
+    """Fetches what must be there: before the first part of all, not after an hour."""
+
+
+EXPERIMENTS = {
+    one.name: one
+    for one in (
+        Experiment(plateau.PREFIX, "Theory in practice", plateau.parts, judge_plateau),
+        Experiment(tuning.PREFIX, "Tuning of gradient descent", tuning.parts, judge_tuning),
+        Experiment(compressive_sensing.PREFIX, "Compressive sensing", compressive_sensing.parts, judge_sensing),
+        Experiment(denoising.PREFIX, "Denoising in the l_inf norm", denoising.parts, judge_denoising),
+        Experiment(defence.PREFIX, "Adversarial defence", defence.parts, judge_defence, partial(digits, count=1)),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What a run found."""
+
+    setting: Setting
+    experiments: tuple[str, ...]
+    parts: dict[str, Found]
+    claims: list[Claim]
+    folder: Path
+
+    def document(self) -> dict[str, Any]:
+        """Everything as plain values. Only ``times`` and ``environment`` may differ between two runs of the same settings."""
+        return {
+            "settings": settings_of(self.setting),
+            "experiments": list(self.experiments),
+            "claims": [asdict(claim) for claim in self.claims],
+            "parts": {name: found.numbers for name, found in self.parts.items()},
+            "times": {
+                "all": sum(found.times["part_seconds"] for found in self.parts.values()),
+                **{name: found.times for name, found in self.parts.items()},
+            },
+            "environment": environment(),
+        }
+
+
+def reproduce(
+    names: Sequence[str],
+    folder: str | Path,
+    *,
+    size: str = "full",
+    seed: int = 0,
+    device: str = "cpu",
+    faces: str | Path | None = None,
+    show: Callable[[Progress], object] = lambda progress: None,
+) -> Reproduction:
+    """Run experiments in a folder; what is finished there is not run again, and told with the rest."""
+    unknown = [name for name in names if name not in EXPERIMENTS]
+    if unknown or not names:
+        raise ValueError(f"there is no experiment {', '.join(unknown)!r}: give some of {', '.join(EXPERIMENTS)}")
+    if size not in SIZES:
+        raise ValueError(f"size must be one of {', '.join(SIZES)}, got {size!r}")
+    _validate.seed(seed)
+    setting = Setting(SIZES[size], seed, device, None if faces is None else Path(faces))
+    store = Store(Path(folder), settings_of(setting))
+    parts = unique(part for name in names for part in EXPERIMENTS[name].parts(setting))
+    for name in names:
+        EXPERIMENTS[name].prepare(setting)
+    results = run_parts(parts, store, show)
+    whole = [name for name in EXPERIMENTS if name in names or _finished(EXPERIMENTS[name], setting, store, results)]
+    claims = [claim for name in whole for claim in EXPERIMENTS[name].judge(setting, results)]
+    return Reproduction(setting, tuple(whole), results, claims, Path(folder))
+
+
+def _finished(experiment: Experiment, setting: Setting, store: Store, results: dict[str, Found]) -> bool:
+    """Whether all parts of an experiment that was not asked for are in the folder; if so, they join the results."""
+    found = {part.name: store.read(part.name) for part in experiment.parts(setting)}
+    kept = {name: one for name, one in found.items() if one is not None}
+    if len(kept) < len(found):
+        return False
+    results.update(kept)
+    return True
+
+
+def settings_of(setting: Setting) -> dict[str, Any]:
+    """What must be the same for parts to belong together."""
+    return {
+        "genprior": version("genprior"),
+        "code": code_of(Path(genprior.__file__).parent),
+        "size": setting.size.name,
+        "seed": setting.seed,
+        "device": setting.device,
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "faces": None if setting.faces is None else _faces(setting),
+        "sizes": _fingerprint(repr(setting.size).encode()),
+        "methods": _fingerprint(repr(_methods(setting)).encode()),
+        "networks": {
+            f"{name}-{role}": _fingerprint(bundled_path(name, role).read_bytes())
+            for name, role in (("mnist", "generator"), ("celeba", "generator"), ("mnist", "classifier"))
+        },
+    }
+
+
+def code_of(package: Path) -> str:
+    """What computes, as it stands: parts by different code do not belong together. What only judges or shows may change."""
+    files = {path.relative_to(package).as_posix(): path for path in package.rglob("*.py")}
+    computing = sorted(name for name in files if not name.startswith(_SHOWING))
+    return _fingerprint(b"".join(name.encode() + files[name].read_bytes() for name in computing))
+
+
+def _methods(setting: Setting) -> list[object]:
+    """Every solver on offer, at two lengths of a run, every case, and the attack."""
+    count = setting.size.settings
+    sensed = [("mnist", share) for share in setting.size.digits.fractions]
+    sensed += [("celeba", share) for share in setting.size.faces.fractions]
+    fields = [sensing_methods(count, *field) for field in sensed]
+    fields += [denoising_methods(count, norm) for norm in ("linf", "l1", "l2")]
+    offered = [method.solvers(steps) for methods in fields for method in methods for steps in (100, 1000)]
+    return [offered, denoising.CASES, plateau.DUALS, ATTACK]
+
+
+def _faces(setting: Setting) -> str:
+    """What is in the person's own pictures, not where they lie."""
+    count = setting.size.faces.pictures
+    pair = [compressive_sensing.real_pictures(setting, "celeba", count, practice) for practice in (False, True)]
+    return _fingerprint(torch.cat(pair).numpy().tobytes())
+
+
+def environment() -> dict[str, Any]:
+    """Versions and machine."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": version("numpy"),
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "processors": torch.get_num_threads(),
+    }
+
+
+def _fingerprint(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]

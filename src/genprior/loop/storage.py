@@ -1,0 +1,102 @@
+"""What of a run is kept on disk, and how it is put together again."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from genprior import _tree
+from genprior._fingerprint import fingerprint
+from genprior.history import Panel
+from genprior.loop.checkpoint import Checkpoint
+from genprior.loop.rows import Outcome
+
+Stored = tuple[dict[str, Tensor], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A chunk that is done: one entry per item."""
+
+    outcome: Outcome
+    restart: Tensor
+    panel: Panel
+    forwards: int
+    backwards: int
+    seconds: float
+
+
+class Storable(Protocol):
+    """A chunk that is running."""
+
+    def stored(self) -> Stored:
+        """Its tensors and its numbers."""
+
+
+class Keeper:
+    """Writes a run to its checkpoint and gives back what was written; does nothing where there is no checkpoint."""
+
+    def __init__(self, checkpoint: str | Path | Checkpoint | None, *identity: object) -> None:
+        self._file = checkpoint if isinstance(checkpoint, Checkpoint | None) else Checkpoint(checkpoint)
+        self._run = "" if self._file is None else fingerprint(*identity)
+        self._read: Stored | None = None if self._file is None else self._file.read(self._run)
+        if self._file is not None:
+            self._file.try_out()
+
+    def due(self, step: int) -> bool:
+        """Whether it is time to write."""
+        return self._file is not None and self._file.due(step)
+
+    def write(self, done: list[Finished], running: Storable | None) -> None:
+        """Store the finished chunks and the one that is running; a run is worth more than its storage, and goes on without."""
+        if self._file is None:
+            return
+        try:
+            self._write(self._file, done, running)
+        except OSError as problem:
+            warnings.warn(f"the checkpoint could not be written ({problem}); it is as it was before", stacklevel=2)
+
+    def _write(self, file: Checkpoint, done: list[Finished], running: Storable | None) -> None:
+        tensors: dict[str, Tensor] = {}
+        for number, part in enumerate(done):
+            tensors |= _tree.pack(part.outcome, f"done.{number}.outcome")
+            tensors |= _tree.pack(part.panel, f"done.{number}.panel")
+            tensors[f"done.{number}.restart"] = part.restart
+        meta: dict[str, Any] = {
+            "run": self._run,
+            "done": [[part.forwards, part.backwards, part.seconds] for part in done],
+            "running": None,
+        }
+        if running is not None:
+            part_tensors, meta["running"] = running.stored()
+            tensors |= {f"running.{name}": tensor for name, tensor in part_tensors.items()}
+        file.write(tensors, meta)
+
+    def finished(self, place: Tensor) -> list[Finished]:
+        """The chunks that were done, on the device of ``place``."""
+        if self._read is None:
+            return []
+        tensors, meta = self._read
+        return [_finished(tensors, number, counts, place) for number, counts in enumerate(meta["done"])]
+
+    def running(self) -> Stored | None:
+        """The chunk that was running; asked for once."""
+        if self._read is None or self._read[1]["running"] is None:
+            return None
+        tensors, meta = self._read
+        self._read = None
+        start = "running."
+        return {name.removeprefix(start): t for name, t in tensors.items() if name.startswith(start)}, meta["running"]
+
+
+def _finished(tensors: dict[str, Tensor], number: int, counts: list[Any], place: Tensor) -> Finished:
+    def columns(name: str, count: int) -> list[Tensor]:
+        return [tensors[f"done.{number}.{name}.{i}"] for i in range(count)]
+
+    outcome = Outcome(*(column.to(place.device) for column in columns("outcome", len(fields(Outcome)))))
+    restart = tensors[f"done.{number}.restart"].to(place.device)
+    return Finished(outcome, restart, Panel(*columns("panel", len(fields(Panel)))), *counts)

@@ -1,0 +1,242 @@
+"""Bring your own generator: a bundled name, a file of ``genprior train``, Python code, TorchScript, torch.export."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from genprior import _validate
+from genprior._fingerprint import fingerprint
+from genprior.files.named import split_key
+from genprior.generators.alias import frozen_alias
+from genprior.generators.contract import Generator
+from genprior.generators.laws import Law
+from genprior.models.bundled import find, load_generator
+from genprior.models.exported import exported_latent
+from genprior.models.labels import ways
+from genprior.models.modules import SCRIPT_ENDINGS, build_from_python, is_python, load_program, source_file
+from genprior.models.ranges import Bounds, Range, with_range
+from genprior.models.shapes import find_latent_shape, run_on
+from genprior.models.weights import load_weights
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A generator, and in words what was found out about it on the way."""
+
+    generator: Generator
+    notes: tuple[str, ...] = ()
+
+
+def open_generator(
+    spec: str | Path,
+    weights: str | Path | None = None,
+    *,
+    latent_shape: int | Sequence[int] | None = None,
+    signal_shape: int | Sequence[int] | None = None,
+    signal_range: Range | None = None,
+    label: int | None = None,
+    device: torch.device | str = "cpu",
+) -> Generator:
+    """A generator from whatever a person has; one of pictures has values in [0, 1].
+
+    Parameters
+    ----------
+    spec
+        ``"mnist"`` or another bundled name; a ``.safetensors`` file that ``genprior train`` wrote; ``my_model.py:build``,
+        a function without arguments that returns a ``torch.nn.Module`` or a :class:`genprior.Generator`; a TorchScript or
+        ``torch.export`` file.
+    weights
+        for a function: ``.safetensors``, or ``.pt`` with a state dictionary, ``checkpoint.pt:g_ema`` for one of several.
+        Files with pickled code are refused.
+    latent_shape, signal_shape
+        of one item; found out by looking at the module where they are not given.
+    signal_range
+        bounds of the values that the module gives, which are mapped to [0, 1]; ``"keep"`` leaves them as they are. By
+        default a module that makes pictures, of 1 or 3 channels, is looked at: values in [-1, 1], those of a tanh, are
+        recognised and mapped, values in no usual range are left. Signals of other shapes are left as they are.
+    label
+        the class, for a conditional module ``module(z, label)``: a whole number for each item, or one-hot.
+    device
+        where it works.
+
+    Examples
+    --------
+    >>> from genprior.models.foreign import open_generator
+    >>> open_generator("mnist").signal_shape
+    (1, 28, 28)
+    """
+    return open_with_notes(
+        spec,
+        weights,
+        latent_shape=latent_shape,
+        signal_shape=signal_shape,
+        signal_range=signal_range,
+        label=label,
+        device=device,
+    ).generator
+
+
+def open_with_notes(
+    spec: str | Path,
+    weights: str | Path | None = None,
+    *,
+    latent_shape: int | Sequence[int] | None = None,
+    signal_shape: int | Sequence[int] | None = None,
+    signal_range: Range | None = None,
+    label: int | None = None,
+    device: torch.device | str = "cpu",
+    seconds: float | None = None,
+) -> Opened:
+    """What :func:`open_generator` does, with notes on what was inferred.
+
+    ``seconds`` bounds the time in which samples are drawn to find the range of the values.
+    """
+    wanted = _Wanted(
+        None if latent_shape is None else _validate.shape("latent_shape", latent_shape),
+        None if signal_shape is None else _validate.shape("signal_shape", signal_shape),
+        signal_range,
+        None if label is None else _validate.whole("label", label, 0),
+        seconds,
+    )
+    text = str(spec)
+    if is_python(text):
+        built = build_from_python(text)
+        if weights is not None:
+            load_weights(_module_of(built, text), Path(weights))
+        return wanted.adapt(built, device)
+    if weights is not None:
+        raise ValueError(
+            f"weights go with a Python function as the generator, my_model.py:build, but {text!r} has weights of its own"
+        )
+    if Path(text).suffix.lower() in SCRIPT_ENDINGS:
+        return wanted.adapt(load_program(Path(text)), device)
+    if wanted != _Wanted(seconds=seconds):
+        raise ValueError(
+            f"{text!r} knows its shapes and range, and takes no label: leave out the latent shape, the signal shape, the "
+            "range and the label"
+        )
+    if Path(text).suffix.lower() == ".py":
+        raise ValueError(f"{text} names no function: write {text}:build, where build() returns the module")
+    return Opened(load_generator(spec, device=device))
+
+
+def source_digest(spec: str | Path, weights: str | Path | None = None, generator: Generator | None = None) -> str:
+    """A digest of what a generator comes from: code, program, weights; and of the numbers in it, where it is given.
+
+    Code that the named file imports is not looked at.
+    """
+    digest = hashlib.sha256()
+    for path in (_origin(spec), None if weights is None else split_key(Path(weights))[0]):
+        if path is not None and path.is_file():
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    if generator is not None:
+        digest.update(fingerprint(dict(generator.module.state_dict())).encode())
+    return digest.hexdigest()
+
+
+def _origin(spec: str | Path) -> Path | None:
+    """The file with the code, or the program."""
+    text = str(spec)
+    if is_python(text):
+        return source_file(text)
+    return Path(text) if Path(text).suffix.lower() in SCRIPT_ENDINGS else find(spec, "generator")
+
+
+_ASSUMED = "latents taken as normal: for others let the function return a gp.Generator with its law"
+
+_Running = tuple[nn.Module, tuple[int, ...], Tensor, list[str]]
+"""A module of the latent only, the latent shape, two signals, notes."""
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What a person said about their module; the rest is found out."""
+
+    latent_shape: tuple[int, ...] | None = None
+    signal_shape: tuple[int, ...] | None = None
+    signal_range: Range | None = None
+    label: int | None = None
+    seconds: float | None = None
+
+    def adapt(self, built: object, device: torch.device | str) -> Opened:
+        """The module as a generator."""
+        if isinstance(built, Generator):
+            told = replace(self, latent_shape=built.latent_shape, signal_shape=built.signal_shape)
+            return told._generator(built.module, device, built.law, (built.signal_range,))
+        if not isinstance(built, nn.Module):
+            raise ValueError(f"the function returned {type(built).__name__}, expected a torch.nn.Module")
+        return self._generator(built, device, None)
+
+    def _generator(
+        self,
+        original: nn.Module,
+        device: torch.device | str,
+        law: Law | None,
+        known: tuple[Bounds | None] | None = None,
+    ) -> Opened:
+        original = original.to(device)
+        module, latent_shape, signals, notes = self._running(original)
+        shape = self.signal_shape or tuple(signals.shape[1:])
+        module, bounds, note = with_range(module, (latent_shape, shape), self.signal_range, known, self.seconds)
+        notes += [] if law is not None else [_ASSUMED]
+        notes.append(note)
+        return Opened(Generator(module, latent_shape, shape, law=law, signal_range=bounds), tuple(notes))
+
+    def _running(self, original: nn.Module) -> _Running:
+        """The module as one of the latent only, in the first way in which it runs."""
+        found = self._tried(original)
+        if not isinstance(found, ValueError):
+            return found
+        with_zero = replace(self, label=0)._tried(original) if self.label else found
+        if isinstance(with_zero, ValueError):
+            raise found
+        why = run_on(next(ways(original, self.label, None))[0], with_zero[1])
+        raise ValueError(f"the module takes the class label 0, but not {self.label} ({why}): is it out of range?")
+
+    def _tried(self, original: nn.Module) -> _Running | ValueError:
+        problem = None
+        for way, note in ways(original, self.label, self.latent_shape):
+            module, notes = frozen_alias(way), [note] if note else []
+            try:
+                return module, *self._shapes(module, original, notes), notes
+            except ValueError as raised:
+                problem = problem or raised
+        assert problem is not None, "there is at least one way"
+        return problem
+
+    def _shapes(self, module: nn.Module, original: nn.Module, notes: list[str]) -> tuple[tuple[int, ...], Tensor]:
+        exported = exported_latent(original)
+        if exported is not None and exported[0] is not None:
+            raise ValueError(
+                f"the program was exported for batches of exactly {exported[0]}: export it with a free batch axis, "
+                "torch.export.export(module, (z,), dynamic_shapes=({0: torch.export.Dim('batch')},))"
+            )
+        if self.latent_shape is None:
+            latent_shape, signals, reason = find_latent_shape(module, original)
+            notes.append(f"latent shape {latent_shape}, from {reason}")
+        else:
+            latent_shape, found = self.latent_shape, run_on(module, self.latent_shape)
+            if isinstance(found, str):
+                raise ValueError(f"the module does not run on latents of shape {latent_shape} ({found}): wrong shape?")
+            signals = found
+        if self.signal_shape is not None and self.signal_shape != tuple(signals.shape[1:]):
+            raise ValueError(
+                f"signal_shape is {self.signal_shape}, but the module gives {tuple(signals.shape[1:])}: correct it, or "
+                "leave it out"
+            )
+        return latent_shape, signals
+
+
+def _module_of(built: object, spec: str) -> nn.Module:
+    if isinstance(built, Generator):
+        return built.module
+    if isinstance(built, nn.Module):
+        return built
+    raise ValueError(f"{spec} returned {type(built).__name__}, expected a torch.nn.Module to put the weights into")

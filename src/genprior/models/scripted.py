@@ -1,0 +1,103 @@
+"""TorchScript files, checked before torch reads them: it trusts the sizes in them, and reads beyond the end of short records.
+
+The pickles in such a file say which numbers lie in which record, and which part of them is a tensor. They are read here
+with a reader that knows no function and no class: every name stands for an object that does nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import re
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from genprior.files.guard import Unreadable, reading
+
+_PICKLES = re.compile(r"([^/]+)/(data|constants)\.pkl")
+"""Those that are read: inputs with which a module was traced are kept too, sometimes without their numbers."""
+_SIZES = {
+    "ByteStorage": 1,
+    "CharStorage": 1,
+    "BoolStorage": 1,
+    "QInt8Storage": 1,
+    "QUInt8Storage": 1,
+    "ShortStorage": 2,
+    "HalfStorage": 2,
+    "BFloat16Storage": 2,
+    "IntStorage": 4,
+    "FloatStorage": 4,
+    "QInt32Storage": 4,
+    "LongStorage": 8,
+    "DoubleStorage": 8,
+    "ComplexFloatStorage": 8,
+    "ComplexDoubleStorage": 16,
+}
+_REBUILT = ("_rebuild_tensor_v2", "_rebuild_tensor", "_rebuild_qtensor")
+
+
+def check_script(path: Path) -> None:
+    """Refuse a TorchScript file whose tensors reach beyond what their records hold."""
+    with reading(path, "a TorchScript file"), zipfile.ZipFile(path) as archive:
+        sizes = {entry.filename: entry.file_size for entry in archive.infolist()}
+        for name in sizes:
+            if (found := _PICKLES.fullmatch(name)) is not None:
+                _Reader(archive.read(name), f"{found[1]}/{found[2]}", sizes, path).load()
+
+
+@dataclass(frozen=True)
+class _Storage:
+    """So many numbers in a record."""
+
+    count: int
+
+
+class _Nothing:
+    """Takes everything and does nothing."""
+
+    def __new__(cls, *given: object, **options: object) -> _Nothing:
+        return object.__new__(cls)
+
+    def __init__(self, *given: object, **options: object) -> None:
+        pass
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+    def __setitem__(self, key: object, value: object) -> None:
+        pass
+
+    def append(self, value: object) -> None:
+        """As for a list."""
+
+    def extend(self, values: object) -> None:
+        """As for a list."""
+
+
+class _Reader(pickle.Unpickler):
+    """Reads what names and numbers a pickle holds, without calling anything that it names."""
+
+    def __init__(self, content: bytes, folder: str, sizes: dict[str, int], path: Path) -> None:
+        super().__init__(io.BytesIO(content))
+        self._folder, self._sizes, self._path = folder, sizes, path
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Nothing of that name, or a check of what a tensor is made of."""
+        return self._tensor if name in _REBUILT else type(name, (_Nothing,), {})
+
+    def persistent_load(self, pid: Any) -> _Storage:
+        """A record with numbers: it must hold as many as are declared."""
+        _, kind, key, _, count = pid
+        size = _SIZES.get(getattr(kind, "__name__", ""), 1)
+        if not 0 <= count * size <= self._sizes.get(f"{self._folder}/{key}", -1):
+            raise Unreadable(f"{self._path} declares {count} numbers in a record that has fewer: damaged, or forged")
+        return _Storage(count)
+
+    def _tensor(self, storage: _Storage, offset: int, size: Any, stride: Any, *rest: object) -> _Nothing:
+        """A part of a record: its last number must lie inside."""
+        last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+        if min((offset, *size, *stride)) < 0 or (0 not in size and last >= storage.count):
+            raise Unreadable(f"{self._path} holds a tensor that reaches beyond its record: damaged, or forged")
+        return _Nothing()

@@ -1,0 +1,324 @@
+"""Operators as one word on a command line: ``gaussian:m=392,seed=0``, ``mask:known.png``, ``downsample:4``."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from genprior._axes import is_ambiguous, spatial_dims, times
+from genprior._memory import available, gigabytes
+from genprior.files.pictures import WRITTEN_AS
+from genprior.files.single import read_array, read_picture
+from genprior.operators import (
+    Blur,
+    Dense,
+    Downsample,
+    Gaussian,
+    Identity,
+    Mask,
+    Operator,
+    SubsampledFourier,
+    SubsampledHadamard,
+)
+
+Shape = tuple[int, ...]
+_LEAST_SIGMA = 0.1
+_BYTES = 40
+"""For each number of a dense matrix while it is factorised in float64, measured for twice as many columns as rows."""
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """One family: its options with their types, the ones that must be there, the one that needs no name, an example."""
+
+    build: Callable[[dict[str, Any], Shape], Operator]
+    options: dict[str, type]
+    example: str
+    positional: str | None = None
+    required: tuple[str, ...] = ()
+    either: tuple[str, ...] = ()
+    """Exactly one of these must be there."""
+
+
+def parse_operator(
+    text: str, signal_shape: Shape, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+) -> Operator:
+    """The operator that a text such as ``"gaussian:m=392,seed=0"`` describes, for signals of a shape.
+
+    ``"downsample:4 @ blur:sigma=2"`` applies the right one first. ``kinds()`` lists what there is.
+
+    Examples
+    --------
+    >>> from genprior.operators.parse import parse_operator
+    >>> parse_operator("downsample:4", (1, 28, 28))
+    Downsample(4, (1, 28, 28))
+    """
+    shape, operator = tuple(signal_shape), None
+    for part in reversed(text.split(" @ ")):
+        _refuse_joined(part.strip())
+        name, options = parse_options(part.strip())
+        try:
+            inner = _KINDS[name].build(options, shape).to(device, dtype)
+        except (ValueError, TypeError, OverflowError, RuntimeError) as problem:  # too large ones end in any of these
+            reason = str(problem).partition("\n")[0]
+            raise ValueError(f"operator {part.strip()!r}: {reason}") from problem
+        operator = inner if operator is None else inner @ operator
+        shape = operator.measurement_shape or shape
+    assert operator is not None, "split gives at least one part"
+    return operator
+
+
+def digest_of_files(text: str) -> str:
+    """A digest of the files that an operator's text names: with the text they determine the operator, on every device."""
+    digest = hashlib.sha256()
+    for part in text.split(" @ "):
+        _, options = parse_options(part.strip())
+        if "file" in options:
+            with Path(options["file"]).open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+def parse_options(text: str) -> tuple[str, dict[str, Any]]:
+    """Name and options of one operator; each complaint names the part that is wrong and lists what there is."""
+    name, _, rest = text.partition(":")
+    if name not in _KINDS:
+        raise ValueError(f"there is no operator {name!r} (in {text!r}): give one of {', '.join(examples())}")
+    kind, options = _KINDS[name], {}
+    for part in filter(None, rest.split(",")):
+        key, value = _named(part, name, kind)
+        if key in options:
+            raise ValueError(f"operator {text!r} gives {key} twice: give it once")
+        options[key] = _converted(key, value, kind.options[key], text)
+    _check_complete(text, kind, options)
+    return name, options
+
+
+def describe(name: str, **options: Any) -> str:
+    """The text for an operator with these options: ``describe("gaussian", m=392)`` is ``"gaussian:m=392"``.
+
+    The inverse of :func:`parse_options`; what it gives is checked.
+    """
+    positional = _KINDS[name].positional if name in _KINDS else None
+    parts = [f"{value}" if key == positional else f"{key}={_text(value)}" for key, value in options.items()]
+    text = f"{name}:{','.join(parts)}" if parts else name
+    parse_options(text)
+    return text
+
+
+def examples() -> list[str]:
+    """One example of every kind."""
+    return [kind.example for kind in _KINDS.values()]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.12g}" if isinstance(value, float) else f"{value}"
+
+
+def _named(part: str, name: str, kind: _Kind) -> tuple[str, str]:
+    key, equals, value = part.partition("=")
+    if not equals:
+        if kind.positional is None:
+            raise ValueError(f"operator {name!r} does not know what {part!r} is: write {kind.example}")
+        _refuse_number(part, name, kind)
+        return kind.positional, part
+    if key not in kind.options:
+        known = ", ".join(kind.options) or "none"
+        raise ValueError(f"operator {name!r} has no option {key!r} (its options: {known}): write {kind.example}")
+    return key, value
+
+
+def _refuse_number(part: str, name: str, kind: _Kind) -> None:
+    """A number where a file is meant, and there is no such file: it is the other option."""
+    other = next((key for key in kind.either if key != kind.positional), None)
+    if other is None or Path(part).exists():
+        return
+    try:
+        kind.options[other](part)
+    except ValueError:
+        return
+    raise ValueError(f"operator {name!r}: there is no file {part}: for a number write {name}:{other}={part}")
+
+
+def _refuse_joined(part: str) -> None:
+    """Two operators without spaces between them."""
+    left, at, right = part.partition("@")
+    if at and right.strip().partition(":")[0] in _KINDS:
+        raise ValueError(f"operator {part!r}: put spaces around @, '{left.strip()} @ {right.strip()}'")
+
+
+def _converted(key: str, value: str, wanted: type, text: str) -> Any:
+    if wanted is bool:
+        if value.lower() not in {"true", "false"}:
+            raise ValueError(f"{key} in the operator {text!r} must be true or false, got {value!r}")
+        return value.lower() == "true"
+    try:
+        converted = wanted(value)
+    except ValueError:
+        what = "a whole number" if wanted is int else "a number"
+        raise ValueError(f"{key} in the operator {text!r} must be {what}, got {value!r}") from None
+    if isinstance(converted, float) and not math.isfinite(converted):
+        raise ValueError(f"{key} in the operator {text!r} must be finite, got {value!r}")
+    return converted
+
+
+def _check_complete(text: str, kind: _Kind, options: dict[str, Any]) -> None:
+    missing = [key for key in kind.required if key not in options]
+    if missing:
+        raise ValueError(f"operator {text!r} lacks {', '.join(missing)}: write for example {kind.example}")
+    if kind.either and sum(key in options for key in kind.either) != 1:
+        raise ValueError(f"operator {text!r} needs one of {' or '.join(kind.either)}: write for example {kind.example}")
+
+
+def _mask(options: dict[str, Any], shape: Shape) -> Operator:
+    if "keep" in options:
+        share, seed = options["keep"], options.get("seed", 0)
+        if not 0 < share <= 1:
+            raise ValueError(f"keep must be a share above 0 and at most 1, got {share:g}")
+        mask = (
+            torch.rand(_masked(shape, options.get("dims")), generator=torch.Generator().manual_seed(seed), device="cpu")
+            < share
+        )
+    elif "dims" in options:
+        raise ValueError("dims goes with keep: a mask from a file has the axes that it has")
+    else:
+        mask = _mask_file(Path(options["file"]))
+    _check_size(tuple(mask.shape), shape)
+    if options.get("invert", False):
+        mask = 1 - mask.float() if mask.dtype != torch.bool else ~mask
+    try:
+        return Mask(mask, shape)
+    except ValueError as problem:
+        if "keeps nothing" not in str(problem):
+            raise
+        raise ValueError("the mask keeps nothing: bright pixels are the known ones; add invert=true") from None
+
+
+def _masked(shape: Shape, dims: int | None) -> Shape:
+    """The axes of space or time, alike in all channels; every value by itself where the shape does not tell."""
+    return shape if dims is None and is_ambiguous(shape) else shape[-spatial_dims("the signal", shape, dims) :]
+
+
+def _check_size(given: Shape, shape: Shape) -> None:
+    """A mask is of the size of the pictures, or has one value for each of the signal's."""
+    try:
+        fits = np.broadcast_shapes(given, shape) == shape
+    except ValueError:
+        fits = False
+    if not fits:
+        size = f"{shape[-2:]}, the size of the pictures, or " if len(shape) == 3 else ""
+        raise ValueError(f"the mask has shape {given}, expected {size}{shape}: cut or scale it")
+
+
+def _mask_file(path: Path) -> Tensor:
+    """A picture: bright is known, dark is missing; an array: as it is."""
+    if path.suffix.lower() in WRITTEN_AS:
+        return read_picture(path, channels=1)[0] >= 0.5
+    return torch.from_numpy(read_array(path, kinds="buif"))
+
+
+def _blur(options: dict[str, Any], shape: Shape) -> Operator:
+    dims = options.get("dims")
+    if "sigma" in options:
+        sigma, widest = options["sigma"], max(shape[-spatial_dims("the signal", shape, dims) :])
+        if sigma > 0 and not _LEAST_SIGMA <= sigma <= widest:
+            raise ValueError(
+                f"sigma is in pixels, from {_LEAST_SIGMA} to the longest side of the signal, {widest}; got {sigma:g}, which "
+                f"{'leaves the mean only' if sigma > widest else 'changes nothing'}: give for example sigma=2"
+            )
+        return Blur(sigma, shape, dims=dims)
+    return Blur(torch.from_numpy(read_array(Path(options["file"]), kinds="f").astype(np.float32)), shape, dims=dims)
+
+
+def _fourier(options: dict[str, Any], shape: Shape) -> Operator:
+    dims = options.get("dims")
+    if "m" in options:
+        return SubsampledFourier(options["m"], shape, seed=options.get("seed", 0), dims=dims)
+    lines = read_array(Path(options["file"]), kinds="buif")
+    if lines.ndim == 1:
+        lines = _frequencies(lines, shape[-spatial_dims("the signal", shape, dims) :])
+    return SubsampledFourier(torch.from_numpy(lines), shape, centred=bool(options.get("centred", False)), dims=dims)
+
+
+def _frequencies(lines: np.ndarray[Any, Any], size: Shape) -> np.ndarray[Any, Any]:
+    """A truth value for each frequency along the first axis, or the numbers of those kept; all along the other axes."""
+    count = size[0]
+    if len(lines) == count and bool(np.isin(lines, (0, 1)).all()):
+        kept = lines.astype(bool)
+    elif lines.dtype.kind in "ui" and len(lines) and int(lines.min()) >= 0 and int(lines.max()) < count:
+        kept = np.isin(np.arange(count), lines)
+    else:
+        whole = "" if len(size) == 1 else f", or a mask ({', '.join(map(str, size))})"
+        raise ValueError(
+            f"the lines must be {count} values 0 or 1, or whole numbers below {count}{whole}; "
+            f"got {len(lines)} values of type {lines.dtype}"
+        )
+    return np.broadcast_to(kept.reshape(-1, *(1,) * (len(size) - 1)), size).copy()
+
+
+def _gaussian(options: dict[str, Any], shape: Shape) -> Operator:
+    m, d, free = options["m"], math.prod(shape), available()
+    needed = _BYTES * m * d
+    if free is not None and needed > free:
+        raise ValueError(
+            f"its matrix of {times((m, d))} numbers needs {gigabytes(needed)} of memory, and {gigabytes(free)} are free: "
+            f"write hadamard:m={min(m, d)}, random measurements without a matrix"
+        )
+    return Gaussian(m, shape, seed=options.get("seed", 0))
+
+
+def _dense(options: dict[str, Any], shape: Shape) -> Operator:
+    matrix = read_array(Path(options["file"]), kinds="fiu").astype(np.float32)
+    return Dense(torch.from_numpy(matrix), shape)
+
+
+_KINDS: dict[str, _Kind] = {
+    "gaussian": _Kind(
+        _gaussian,
+        {"m": int, "seed": int},
+        "gaussian:m=392,seed=0",
+        required=("m",),
+    ),
+    "hadamard": _Kind(
+        lambda o, shape: SubsampledHadamard(o["m"], shape, seed=o.get("seed", 0)),
+        {"m": int, "seed": int},
+        "hadamard:m=392,seed=0",
+        required=("m",),
+    ),
+    "mask": _Kind(
+        _mask,
+        {"file": str, "invert": bool, "keep": float, "seed": int, "dims": int},
+        "mask:known.png",
+        positional="file",
+        either=("file", "keep"),
+    ),
+    "blur": _Kind(
+        _blur, {"file": str, "sigma": float, "dims": int}, "blur:sigma=2", positional="file", either=("file", "sigma")
+    ),
+    "downsample": _Kind(
+        lambda o, shape: Downsample(o["factor"], shape, dims=o.get("dims")),
+        {"factor": int, "dims": int},
+        "downsample:4",
+        positional="factor",
+        required=("factor",),
+    ),
+    "fourier": _Kind(
+        _fourier,
+        {"file": str, "m": int, "seed": int, "centred": bool, "dims": int},
+        "fourier:lines.npy",
+        positional="file",
+        either=("file", "m"),
+    ),
+    "dense": _Kind(_dense, {"file": str}, "dense:A.npy", positional="file", required=("file",)),
+    "identity": _Kind(lambda o, shape: Identity(shape), {}, "identity"),
+}
