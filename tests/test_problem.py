@@ -219,7 +219,7 @@ def test_gradient_of_the_lagrangian_in_z():
     problem = gp.Problem(G, LOSSES["distance"])
     z, w, lam, h = latents(), random(B, *D, seed=8), random(B, *D, seed=10), 1e-6
     at = G.evaluate(z)
-    ours = -at.pull(lam + 0.7 * (w - at.x))
+    ours = -at.vjp(lam + 0.7 * (w - at.x))
     for j in range(S):
         e = h * torch.eye(S, dtype=F64)[j]
         with torch.no_grad():

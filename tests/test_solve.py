@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import genprior as gp
+from genprior.solvers.base import with_scale
 from tests.laws.certified import CERTIFIED, ITEMS, LATENT, SIGNAL, affine_generator, starts
 from tests.laws.solvers import SOLVERS
 
@@ -145,10 +146,10 @@ def test_roll_back_shortens_every_solvers_steps():
     """A state with a small scale moves less than one with scale 1."""
     problem = weighted([1.0, 1.0])
     for name, make in SOLVERS.items():
-        solver = make()
+        solver = make().solver(problem)
         with torch.no_grad():
-            full = short = solver.start(problem, starts(2))
-            short = type(short)(**{**vars(short), "scale": 0.1 * short.scale})
+            full = solver.start(problem, starts(2))
+            short = with_scale(full, 0.1 * full.scale)
             for _ in range(2):
                 full, short = solver.step(problem, full), solver.step(problem, short)
         moved, moved_short = ((state.z - starts(2)).norm() for state in (full, short))

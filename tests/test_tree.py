@@ -40,7 +40,7 @@ def leaves(tree):
 
 def pulled(at, seed=0):
     v = torch.randn(at.x.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return at.pull(v)
+    return at.vjp(v)
 
 
 def test_take():

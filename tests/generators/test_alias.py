@@ -120,7 +120,7 @@ def test_the_module_is_left_alone(make):
     before = copy.deepcopy({k: v.clone() for k, v in module.state_dict().items()})
     modes = [part.training for part in parts(module)]
     at = wrap(module).evaluate(latents())
-    at.pull(torch.ones(4, D))
+    at.vjp(torch.ones(4, D))
     assert [part.training for part in parts(module)] == modes
     assert all(modes)
     assert all(p.requires_grad for p in parameters(module))
@@ -187,7 +187,7 @@ def test_hooks_of_before_and_after_fire_on_every_pass(make):
     if inner is not None:
         inner.register_forward_hook(count("inner"))
     G(latents())
-    G.evaluate(latents()).pull(torch.ones(4, D))
+    G.evaluate(latents()).vjp(torch.ones(4, D))
     assert seen == {"before": 2, "after": 2, "inner": 2 if inner is not None else 0, "pre": 2}
     before.remove()
     G(latents())
@@ -218,7 +218,7 @@ def test_old_weight_norm_is_recomputed_from_the_shared_parts():
 def test_a_module_used_later_for_training_still_trains():
     module = made(MODULES["sequential with dropout"])
     G = wrap(module)
-    G.evaluate(latents()).pull(torch.ones(4, D))
+    G.evaluate(latents()).vjp(torch.ones(4, D))
     module(latents()).sum().backward()
     assert all(p.grad is not None and bool(torch.isfinite(p.grad).all()) for p in module.parameters())
     assert all(p.grad is None for p in G.module.parameters())

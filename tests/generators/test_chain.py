@@ -286,7 +286,7 @@ def test_what_a_subclass_does_in_a_pass_is_done():
     assert bool(((signal >= 0.2) & (signal <= 0.3)).all())
     with torch.no_grad():
         plain, halved = (
-            kind(made("nested"), 4, 3).prepared().evaluate(latents()).pull(torch.ones(30, 3))
+            kind(made("nested"), 4, 3).prepared().evaluate(latents()).vjp(torch.ones(30, 3))
             for kind in (gp.Generator, Halved)
         )
     torch.testing.assert_close(2 * halved, plain)
@@ -329,7 +329,7 @@ def test_a_run_has_no_graph_and_counts_its_passes(monkeypatch):
     result = gp.solve(asked, gp.ExactADMM(), stop=gp.MaxSteps(9), tolerance=0)
     assert (result.forwards, result.backwards) == (10, 9) == (G.forwards, G.backwards)
     with pytest.raises(AssertionError, match="autograd was used"):
-        G.evaluate(latents()).pull(torch.ones(30, 3))  # outside of a run the module is the person's own
+        G.evaluate(latents()).vjp(torch.ones(30, 3))  # outside of a run the module is the person's own
 
 
 @pytest.mark.parametrize("solver", [gp.GradientDescent(), gp.ExactADMM(), gp.LBFGS(), gp.Auto()], ids=repr)
@@ -349,10 +349,10 @@ def test_pulls_are_values():
     with torch.no_grad():
         at = G.evaluate(latents(6))
         v = torch.randn(6, 400)
-        once, index = at.pull(v), torch.tensor([4, 1])
-        assert torch.equal(at.pull(v), once)
+        once, index = at.vjp(v), torch.tensor([4, 1])
+        assert torch.equal(at.vjp(v), once)
         assert (G.forwards, G.backwards) == (2, 2)
-        torch.testing.assert_close(G.evaluate(latents(6)).rows(index).pull(v[index]), once[index])
+        torch.testing.assert_close(G.evaluate(latents(6)).rows(index).vjp(v[index]), once[index])
 
 
 def test_layers_that_do_not_fit_are_named_as_always():

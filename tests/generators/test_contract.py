@@ -36,7 +36,7 @@ def test_passes_are_counted():
     G(torch.zeros(5, S))
     at = G.evaluate(torch.zeros(2, S))
     assert (G.forwards, G.backwards) == (2, 0)
-    at.pull(torch.ones(2, *D))
+    at.vjp(torch.ones(2, *D))
     assert (G.forwards, G.backwards) == (2, 1)
 
 
@@ -105,7 +105,7 @@ def test_bad_outputs(function, kind, message):
 def test_an_output_that_does_not_depend_on_z(function):
     at = from_function(function).evaluate(torch.zeros(2, S))
     with pytest.raises(ValueError, match="does not depend on the latent: its module detaches or ignores z"):
-        at.pull(torch.ones(2, S))
+        at.vjp(torch.ones(2, S))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -214,7 +214,7 @@ class Picky(torch.nn.Module):
 @pytest.mark.parametrize(
     "problem", [AssertionError("small batches"), KeyError("k"), IndexError("i"), RuntimeError("r")]
 )
-@pytest.mark.parametrize("use", [lambda G, z: G(z), lambda G, z: G.jacobian(z), lambda G, z: G.push(z, z[None])])
+@pytest.mark.parametrize("use", [lambda G, z: G(z), lambda G, z: G.jacobian(z), lambda G, z: G.jvp(z, z[None])])
 def test_whatever_the_module_raises_is_a_clear_error(problem, use):
     G = gp.Generator(Picky(problem), 3, 4)
     with pytest.raises(

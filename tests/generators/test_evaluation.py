@@ -50,13 +50,13 @@ def test_value_and_pull(G, z):
     assert torch.equal(at.z, z)
     assert not at.x.requires_grad
     v = random(B, *D)
-    torch.testing.assert_close(at.pull(v), pulled(G, z, v), rtol=1e-7, atol=1e-8)
+    torch.testing.assert_close(at.vjp(v), pulled(G, z, v), rtol=1e-7, atol=1e-8)
 
 
 def test_the_latents_are_left_alone_and_work_under_no_grad(G, z):
     with torch.no_grad():
         at = G.evaluate(z)
-        pull = at.pull(ones(B))
+        pull = at.vjp(ones(B))
     assert not z.requires_grad
     assert z.grad is None
     assert not pull.requires_grad
@@ -65,7 +65,7 @@ def test_the_latents_are_left_alone_and_work_under_no_grad(G, z):
 
 def test_latents_with_a_graph_of_their_own_are_detached(G, z):
     leaf = z.clone().requires_grad_()
-    G.evaluate(2 * leaf).pull(ones(B))
+    G.evaluate(2 * leaf).vjp(ones(B))
     assert leaf.grad is None
 
 
@@ -73,12 +73,12 @@ def test_a_second_pull_gives_the_same_bits_for_one_more_forward(G, z):
     at = G.evaluate(z)
     assert passes(G) == (1, 0)
     v = random(B, *D)
-    first = at.pull(v)
+    first = at.vjp(v)
     assert passes(G) == (1, 1)
-    assert torch.equal(at.pull(v), first)
+    assert torch.equal(at.vjp(v), first)
     assert passes(G) == (2, 2)
     other = random(B, *D, seed=8)
-    torch.testing.assert_close(at.pull(other), pulled(G, z, other), rtol=1e-7, atol=1e-8)
+    torch.testing.assert_close(at.vjp(other), pulled(G, z, other), rtol=1e-7, atol=1e-8)
 
 
 INDICES = {"some": [0, 3], "one": [4], "all": [0, 1, 2, 3, 4], "permuted": [4, 0, 2, 1, 3], "unordered": [3, 1]}
@@ -94,7 +94,7 @@ def test_rows(G, z, index):
     assert torch.equal(part.x, at.x[index])
     assert torch.equal(part.z, z[index])
     v = random(len(index), *D, seed=3)
-    pull = part.pull(v)
+    pull = part.vjp(v)
     assert passes(G) == (before[0], before[1] + 1)
     torch.testing.assert_close(pull, pulled(G, z[index], v), rtol=1e-7, atol=1e-8)
 
@@ -103,7 +103,7 @@ def test_rows_of_rows(G, z):
     part = G.evaluate(z).rows(torch.tensor([4, 2, 0])).rows(torch.tensor([2, 1])).rows(torch.tensor([1]))
     assert torch.equal(part.z, z[2:3])
     v = random(1, *D)
-    pull = part.pull(v)
+    pull = part.vjp(v)
     assert passes(G) == (1, 1)
     torch.testing.assert_close(pull, pulled(G, z[2:3], v), rtol=1e-7, atol=1e-8)
 
@@ -113,7 +113,7 @@ def test_parent_and_rows_share_one_graph(G, z, first):
     at = G.evaluate(z)
     part = at.rows(torch.tensor([1, 2]))
     order = [(at, B), (part, 2)] if first == "parent" else [(part, 2), (at, B)]
-    pulls = [evaluation.pull(ones(items)) for evaluation, items in order]
+    pulls = [evaluation.vjp(ones(items)) for evaluation, items in order]
     assert passes(G) == (2, 2)
     expected = pulled(G, z, ones(B))
     for pull, (_, items) in zip(pulls, order, strict=True):
@@ -132,7 +132,7 @@ def test_put(G, z):
     assert torch.equal(at.z, z)
     v = random(B, *D)
     before = passes(G)
-    pull = mixed.pull(v)
+    pull = mixed.vjp(v)
     assert passes(G) == (before[0] + 1, before[1] + 1)
     torch.testing.assert_close(pull, pulled(G, expected, v), rtol=1e-7, atol=1e-8)
 
@@ -143,7 +143,7 @@ def test_put_into_rows_and_rows_of_put(G, z):
     mixed = part.put(torch.tensor([1]), other).rows(torch.tensor([0, 1]))
     assert torch.equal(mixed.z, torch.cat([z[4:5], other.z]))
     v = random(2, *D)
-    torch.testing.assert_close(mixed.pull(v), pulled(G, mixed.z, v), rtol=1e-7, atol=1e-8)
+    torch.testing.assert_close(mixed.vjp(v), pulled(G, mixed.z, v), rtol=1e-7, atol=1e-8)
 
 
 @every_index
@@ -156,11 +156,11 @@ def test_stored_and_restored_to_the_bit(G, z, index):
     assert torch.equal(again.z, part.z)
     assert torch.equal(again.x, part.x)
     v = random(len(index), *D)
-    assert torch.equal(again.pull(v), part.pull(v))
+    assert torch.equal(again.vjp(v), part.vjp(v))
 
 
 def test_whole_evaluation_restored(G, z):
     at = G.evaluate(z)
     again = at.restored(at.tensors())
     assert torch.equal(again.x, at.x)
-    assert torch.equal(again.pull(ones(B)), at.pull(ones(B)))
+    assert torch.equal(again.vjp(ones(B)), at.vjp(ones(B)))

@@ -96,7 +96,7 @@ def test_transposing_twice_leaves_the_latents_alone(history):
     plain = z.detach()
     for found, expected in (
         (G.jacobian(z), oracle(G, plain)),
-        (G.push(z, torch.ones(1, 3, 5, dtype=z.dtype))[0], oracle(G, plain).sum(2)),
+        (G.jvp(z, torch.ones(1, 3, 5, dtype=z.dtype))[0], oracle(G, plain).sum(2)),
     ):
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
         assert not found.requires_grad
@@ -163,9 +163,9 @@ def test_linearised_maps_are_the_jacobian_and_its_transpose():
     z = G.sample_latent(3, seed=1)
     J, maps = oracle(G, z), G.linearised(z)
     v, u = torch.randn(3, 5).double(), torch.randn(3, 2, 4, 4).double()
-    torch.testing.assert_close(maps.push(v).flatten(1), (J @ v[:, :, None])[:, :, 0])
-    torch.testing.assert_close(maps.pull(u), (J.mT @ u.flatten(1)[:, :, None])[:, :, 0])
-    torch.testing.assert_close(maps.pull(2 * u), 2 * maps.pull(u))
+    torch.testing.assert_close(maps.jvp(v).flatten(1), (J @ v[:, :, None])[:, :, 0])
+    torch.testing.assert_close(maps.vjp(u), (J.mT @ u.flatten(1)[:, :, None])[:, :, 0])
+    torch.testing.assert_close(maps.vjp(2 * u), 2 * maps.vjp(u))
     assert z.requires_grad is False
 
 

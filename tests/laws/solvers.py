@@ -7,7 +7,7 @@ from collections.abc import Callable
 import genprior as gp
 
 CONSTANT = gp.duals.Constant()
-SOLVERS: dict[str, Callable[[], gp.Solver]] = {
+SOLVERS: dict[str, Callable[[], gp.Choice]] = {
     "LinearizedADMM": gp.LinearizedADMM,
     "LinearizedADMM gradient": lambda: gp.LinearizedADMM(
         rho=1.0, z_step=gp.z_steps.Gradient(), dual=gp.duals.Constant(0.3)

@@ -35,11 +35,11 @@ def fresh_model(jacobian: Tensor) -> Model:
 def test_broyden_update_meets_the_secant_and_keeps_the_gram():
     model, d, change = fresh_model(normal(B, M, S, seed=1)), normal(B, S, seed=2), normal(B, M, seed=3)
     new = model.updated(d, change, torch.ones(B, dtype=F64))
-    torch.testing.assert_close(new.push(d), change)
+    torch.testing.assert_close(new.jvp(d), change)
     torch.testing.assert_close(new.gram, new.jacobian.mT @ new.jacobian)
     aside = d - d * 0 + normal(B, S, seed=5)
     aside = aside - (aside * d).sum(1, keepdim=True) / (d * d).sum(1, keepdim=True) * d
-    torch.testing.assert_close(new.push(aside), model.push(aside), msg="other directions must stay as they were")
+    torch.testing.assert_close(new.jvp(aside), model.jvp(aside), msg="other directions must stay as they were")
 
 
 def test_invisible_changes_teach_nothing():

@@ -91,7 +91,8 @@ def test_a_batch_equals_single_runs(solver, case):
 
 @pytest.mark.parametrize(("solver", "case"), [p for p in PAIRS if p[1] in ("noisy", "latent box", "signal linf")])
 def test_a_step_is_pure_and_keeps_the_structure(solver, case):
-    problem, method = CERTIFIED[case]().problem, SOLVERS[solver]()
+    problem = CERTIFIED[case]().problem
+    method = SOLVERS[solver]().solver(problem)
     with torch.no_grad():
         state = method.start(problem, starts())
         for _ in range(7):

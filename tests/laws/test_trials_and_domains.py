@@ -107,7 +107,7 @@ def problem_on(z, matrix):
 def test_progress_is_seen_once_the_domain_is_reached():
     matrix = torch.eye(2, dtype=F64)
     problem = gp.Problem(linear(matrix), gp.SquaredDistance(torch.ones(1, 2, dtype=F64)), on_signal=Barrier())
-    rows = Rows.open(problem, gp.Auto(), torch.full((1, 2), -1.0, dtype=F64))
+    rows = Rows.open(problem, gp.Auto().solver(problem), torch.full((1, 2), -1.0, dtype=F64))
     assert rows.marks.score.isinf().all()
     moved = rows.marks.updated(torch.tensor([3.0], dtype=F64), rows.stationarity, 40)
     assert moved.step.tolist() == [40] and moved.score.tolist() == [3.0]

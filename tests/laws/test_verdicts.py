@@ -161,6 +161,7 @@ def test_a_trial_that_went_astray_is_no_unit_for_the_verdict_on_the_base():
         state = solver.start(problem, problem.generator.sample_latent(problem.batch, seed=1))
         for _ in range(6):
             state = solver.step(problem, state)
-        astray = replace(state, at=problem.generator.evaluate(1e12 * (1 + state.z)))
+        wild = problem.generator.evaluate(1e12 * (1 + state.z))
+        astray = replace(state, common=replace(state.common, at=wild))
     for calm, wild in zip(solver.residuals(problem, state), solver.residuals(problem, astray), strict=True):
         assert torch.equal(calm, wild)

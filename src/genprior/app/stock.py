@@ -18,19 +18,19 @@ from genprior.solvers import (
     LBFGS,
     Adam,
     Auto,
+    Choice,
     ExactADMM,
     GradientDescent,
     LevenbergMarquardt,
     LinearizedADMM,
     ProjectedGradient,
-    Solver,
 )
 
 GENERATORS = {"mnist": "Handwritten digits", "celeba": "Faces"}
 SHAPES = {"mnist": (1, 28, 28), "celeba": (3, 64, 64)}
 """Of their pictures: known before the weights are loaded, for which the page must not wait."""
 
-SOLVERS: dict[str, Callable[[], Solver]] = {
+SOLVERS: dict[str, Callable[[], Choice]] = {
     kind.__name__: kind
     for kind in (
         Auto,

@@ -12,7 +12,7 @@ from genprior.loop.solve import solve
 from genprior.losses import LeastSquares, NoLoss
 from genprior.problem import Problem
 from genprior.result import Result
-from genprior.solvers.base import Solver
+from genprior.solvers.base import Choice
 from genprior.terms import Term
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class GenPrior(Reconstructor):
     def __init__(
         self,
         generator: Generator,
-        solver: Solver | None = None,
+        solver: Choice | None = None,
         *,
         on_signal: Term | None = None,
         on_latent: Term | None = None,

@@ -70,7 +70,7 @@ def _findings(generator: Generator, z: Tensor, seed: int, budget: Budget) -> lis
 def _passed(generator: Generator, z: Tensor) -> tuple[Tensor, Tensor]:
     """Signals, and a gradient."""
     at = generator.evaluate(z)
-    return at.x, at.pull(torch.ones_like(at.x))
+    return at.x, at.vjp(torch.ones_like(at.x))
 
 
 def _finite(x: Tensor, pulled: Tensor) -> Finding:

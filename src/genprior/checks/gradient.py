@@ -54,7 +54,7 @@ def _compared(generator: Generator, z: Tensor, seed: int, directions: int, budge
     random = torch.Generator().manual_seed(seed)
     where = at.generator.evaluate(z)
     v = _normal(where.x, random)
-    pulled = where.pull(v)
+    pulled = where.vjp(v)
     if not bool(pulled.any()):
         advice = "rounding, a comparison or argmax inside? without a slope there is nothing to follow"
         return Finding(LAW, False, "the gradient is zero, but signals differ between latents", advice)

@@ -22,7 +22,7 @@ from genprior.loop.starts import starts
 from genprior.losses import SquaredDistance
 from genprior.problem import Problem
 from genprior.result import Result
-from genprior.solvers import ADMM, Adam, Auto, GradientDescent, Solver, duals, penalties, z_steps
+from genprior.solvers import ADMM, Adam, Auto, Choice, GradientDescent, duals, penalties, z_steps
 from genprior.stopping import MaxSteps
 from genprior.terms import LInf
 
@@ -70,7 +70,7 @@ class Projection:
 
     generator: Generator
     norm: Norm = "linf"
-    solver: Solver | None = None
+    solver: Choice | None = None
     steps: int = 300
     restarts: int = 1
     gamma: float = GAMMA
@@ -144,14 +144,14 @@ class Purifier(Numbered):
         return replace(self, first=self.first + count)
 
 
-def default_solver(norm: Norm) -> Solver:
+def default_solver(norm: Norm) -> Choice:
     """Exact ADMM with Adam's z steps for l_inf, Adam for l2."""
     if norm == "l2":
         return Adam(0.1)
     return ADMM(z_step=z_steps.Adam(0.2), dual=duals.Constant(0.1), penalty=penalties.Constant(1.0))
 
 
-def named_solver(name: str, norm: Norm) -> Solver:
+def named_solver(name: str, norm: Norm) -> Choice:
     """``admm`` (exact w step, Adam in z), ``auto``, ``adam`` or ``gd``."""
     if name == "admm":
         return default_solver("linf")

@@ -247,7 +247,7 @@ class Generator:
         if self.budget is not None:
             self.budget.check()
 
-    def push(self, z: Tensor, tangents: Tensor) -> Tensor:
+    def jvp(self, z: Tensor, tangents: Tensor) -> Tensor:
         """``DG(z) v`` for tangents ``(n, B, *latent_shape)``, as ``(n, B, *signal_shape)``: n forward passes in one."""
         self._check_latent(z)
         self._between()

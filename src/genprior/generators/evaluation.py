@@ -49,7 +49,7 @@ class Evaluation:
         self.z = self._select(self._points)
         self.x = self._select(value)
 
-    def pull(self, v: Tensor) -> Tensor:
+    def vjp(self, v: Tensor) -> Tensor:
         """``DG(z)^T v``, item by item."""
         back = (self._tape.take() if self._tape is not None else None) or self._generator.trace(self._points)[1]
         if self._chosen is not None:

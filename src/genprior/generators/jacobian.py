@@ -75,11 +75,11 @@ class Linearised:
         self.x = self._value.detach()
         """``G(z)``."""
 
-    def push(self, v: Tensor) -> Tensor:
+    def jvp(self, v: Tensor) -> Tensor:
         """``DG(z) v``."""
-        return self._generator.push(self._z.detach(), v[None])[0]
+        return self._generator.jvp(self._z.detach(), v[None])[0]
 
-    def pull(self, u: Tensor) -> Tensor:
+    def vjp(self, u: Tensor) -> Tensor:
         """``DG(z)^T u``."""
         return self._generator.backward(self._leaf, self._value, u, keep=True)
 

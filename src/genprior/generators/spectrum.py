@@ -48,6 +48,6 @@ def _columns(generator: Generator, z: Tensor) -> Tensor:
     units = torch.eye(size, device=z.device, dtype=z.dtype).reshape(size, *z.shape)
     done = 0
     for part in _batch.pieces(units, max(1, _TOGETHER // signal)):
-        columns[done : done + len(part)] = generator.push(z, part).flatten(1)
+        columns[done : done + len(part)] = generator.jvp(z, part).flatten(1)
         done += len(part)
     return columns

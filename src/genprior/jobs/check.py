@@ -240,9 +240,9 @@ def _column_seconds(generator: Generator, z: Tensor, budget: Budget) -> float:
     if (1 + _COLUMNS) * estimate > _CHEAP * budget.left:
         return estimate
     tangents = torch.ones((_COLUMNS, *z.shape), device=z.device, dtype=z.dtype)
-    generator.push(z, tangents[:1])  # the first is slow
+    generator.jvp(z, tangents[:1])  # the first is slow
     started = time.perf_counter()
-    generator.push(z, tangents)
+    generator.jvp(z, tangents)
     return (time.perf_counter() - started) / _COLUMNS
 
 
@@ -278,7 +278,7 @@ def _speed(generator: Generator, budget: Budget, seconds: float = 0.15) -> dict[
 
 def _both(generator: Generator, z: Tensor) -> None:
     at = generator.evaluate(z)
-    at.pull(at.x)
+    at.vjp(at.x)
 
 
 def _rate(call: Callable[[], object], seconds: float) -> float:

@@ -11,10 +11,10 @@ from typing import Any
 from genprior import _validate, solvers
 from genprior.models.foreign import Opened, open_with_notes
 from genprior.models.ranges import Range
-from genprior.solvers.base import Solver
+from genprior.solvers.base import Choice
 
 LOSSES = ("l2", "l1", "linf")
-SOLVERS: dict[str, type[Solver]] = {
+SOLVERS: dict[str, type[Choice]] = {
     "auto": solvers.Auto,
     "exact-admm": solvers.ExactADMM,
     "linearized-admm": solvers.LinearizedADMM,
@@ -136,7 +136,7 @@ class Recovery:
         return {**plain.pop("source"), **plain, "inputs": list(self.inputs)}
 
 
-def solver_named(name: str) -> Solver:
+def solver_named(name: str) -> Choice:
     """A solver by its name, ``exact-admm`` or ``ExactADMM``."""
     wanted = re.sub(r"[^a-z]", "", name.lower())
     for known, kind in SOLVERS.items():

@@ -17,7 +17,7 @@ from genprior.models.bundled import load_generator
 from genprior.operators import Gaussian
 from genprior.problem import Problem
 from genprior.result import Result
-from genprior.solvers import LBFGS, Adam, Auto, ExactADMM, GradientDescent, LinearizedADMM, Solver
+from genprior.solvers import LBFGS, Adam, Auto, Choice, ExactADMM, GradientDescent, LinearizedADMM
 from genprior.stopping import MaxSteps, Seconds
 
 TRUTHS = ("test", "range")
@@ -55,7 +55,7 @@ class Demo:
         return self.truth[0].numel()
 
 
-def demo_solvers() -> dict[str, Solver]:
+def demo_solvers() -> dict[str, Choice]:
     """The solvers that the demo compares, all with default steps; those of ADMM are not the paper's."""
     return {
         "gradient descent": GradientDescent(),

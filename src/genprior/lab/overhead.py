@@ -125,7 +125,7 @@ def _prepared_seconds(generator: Generator, z: Tensor, steps: int) -> float:
     with torch.no_grad():
         for _ in range(steps):
             at = generator.evaluate(z)
-            at.pull(at.x)
+            at.vjp(at.x)
     return time.perf_counter() - start
 
 

@@ -18,13 +18,13 @@ from genprior.models.bundled import load_generator
 from genprior.models.examples import random_dcgan, random_mlp
 from genprior.operators import SubsampledHadamard
 from genprior.problem import Problem
-from genprior.solvers import LBFGS, ExactADMM, GradientDescent, QuasiNewton, Solver
+from genprior.solvers import LBFGS, Choice, ExactADMM, GradientDescent, QuasiNewton
 from genprior.stopping import MaxSteps
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 LATENTS = (16, 32, 64, 128, 256, 512, 1024)
 SIDES = (16, 32, 64, 128, 256)
-SOLVERS: dict[str, Solver] = {
+SOLVERS: dict[str, Choice] = {
     "gradient descent": GradientDescent(),
     "exact ADMM": ExactADMM(),
     "L-BFGS": LBFGS(),
@@ -92,7 +92,7 @@ def _problem(generator: Generator, batch: int) -> Problem:
     return Problem(generator, loss=LeastSquares(operator, y))
 
 
-def _iteration_seconds(problem: Problem, solver: Solver, z: torch.Tensor, steps: int) -> float:
+def _iteration_seconds(problem: Problem, solver: Choice, z: torch.Tensor, steps: int) -> float:
     """A solve of ``2 steps`` iterations minus one of none: free of what happens once."""
 
     def run(count: int) -> None:
@@ -115,6 +115,6 @@ def _passes(generator: Generator, z: torch.Tensor, steps: int) -> None:
         generator.backward(leaf, x, x.detach())
 
 
-def _state_bytes(problem: Problem, solver: Solver, z: torch.Tensor) -> int:
-    tensors = pack(solver.start(problem, z), "state").values()
+def _state_bytes(problem: Problem, solver: Choice, z: torch.Tensor) -> int:
+    tensors = pack(solver.solver(problem).start(problem, z), "state").values()
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors) // len(z)

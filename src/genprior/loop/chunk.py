@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from genprior.loop.progress import ProgressBar
 from genprior.loop.rows import Outcome, Rows, losers, winners
 from genprior.loop.storage import Finished, Keeper, Stored
 from genprior.problem import Problem
-from genprior.solvers.base import Solver
+from genprior.solvers.base import S, Solver
 from genprior.solvers.optimality import PASSES
 from genprior.status import Status
 from genprior.stopping import StopRule, View
@@ -49,13 +50,13 @@ class Around:
     bar: ProgressBar
 
 
-class Chunk:
+class Chunk(Generic[S]):
     """The items that are in memory together, with all their restarts as rows."""
 
     def __init__(
         self,
         problem: Problem,
-        solver: Solver,
+        solver: Solver[S],
         starts: Tensor,
         options: Options,
         *,
@@ -174,7 +175,7 @@ class Chunk:
             return None
         return max(1, self.options.restarts >> rounds.bit_length())
 
-    def _retire(self, codes: Tensor, others: Rows) -> None:
+    def _retire(self, codes: Tensor, others: Rows[S]) -> None:
         """Rows with a code leave the batch; the rest of ``others`` is compacted."""
         leaving = codes.nonzero()[:, 0]
         if len(leaving) == 0:
@@ -328,7 +329,7 @@ class Unrepresentable(ValueError):
     """Data whose loss overflows or vanishes in the dtype."""
 
 
-def _refuse_hopeless(rows: Rows) -> None:
+def _refuse_hopeless(rows: Rows[S]) -> None:
     """An error where no item can be solved; where some can, the others end as DIVERGED."""
     if not bool(torch.isfinite(_batch.flat(rows.state.x)).all(dim=1).any()):
         raise ValueError(

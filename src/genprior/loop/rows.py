@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Generic
 
 import torch
 from torch import Tensor
 
 from genprior import _batch, _tree
 from genprior.problem import Point, Problem
-from genprior.solvers.base import Solver, State
+from genprior.solvers.base import S, Solver, State, with_scale
 from genprior.solvers.envelope import needs_splitting
 from genprior.solvers.optimality import optimality
 from genprior.status import Status
@@ -97,12 +98,12 @@ class Marks:
 
 
 @dataclass(frozen=True)
-class Rows:
+class Rows(Generic[S]):
     """The rows that are running. Every tensor below has one entry per row, so selecting rows is one operation."""
 
     index: Tensor
     """Number of the row in its chunk: item times restarts plus restart."""
-    state: State
+    state: S
     best: Best
     marks: Marks
     gap: Tensor
@@ -120,9 +121,9 @@ class Rows:
     rollbacks: Tensor
 
     @classmethod
-    def open(cls, problem: Problem, solver: Solver, z: Tensor) -> Rows:
+    def open(cls, problem: Problem, solver: Solver[S], z: Tensor) -> Rows[S]:
         """All rows at their starts (one forward pass)."""
-        state: State = solver.start(problem, z)
+        state = solver.start(problem, z)
         zero = torch.zeros_like(state.score)
         nothing, begun = torch.zeros_like(state.x), torch.zeros_like(zero, dtype=torch.long)
         natural = problem.evaluate(nothing, state.z)
@@ -145,7 +146,7 @@ class Rows:
     def __len__(self) -> int:
         return len(self.index)
 
-    def advanced(self, problem: Problem, solver: Solver) -> Rows:
+    def advanced(self, problem: Problem, solver: Solver[S]) -> Rows[S]:
         """One step, and the best iterate."""
         state = solver.step(problem, self.state)
         best = self.best.updated(state)
@@ -163,24 +164,24 @@ class Rows:
             self.rollbacks,
         )
 
-    def measured(self, problem: Problem, solver: Solver, step: int) -> Rows:
+    def measured(self, problem: Problem, solver: Solver[S], step: int) -> Rows[S]:
         """With residuals measured and progress noted."""
         gap, stationarity = solver.residuals(problem, self.state)
         marks = self.marks.updated(self.best.score, torch.maximum(gap, stationarity), step)
         return replace(self, gap=gap, stationarity=stationarity, marks=marks)
 
-    def broken(self, solver: Solver) -> Tensor:
+    def broken(self, solver: Solver[S]) -> Tensor:
         """Rows whose iterate is not finite or has exploded. One that was never feasible has not."""
         score = solver.standing(self.state)
         outside = (score == torch.inf) & (self.best.score == torch.inf) & _finite(_batch.norm(self.state.x))
         finite = (outside | _finite(score)) & _finite(self.gap) & ~self.stationarity.isnan()
         return ~finite | (score > self.best.score + _EXPLOSION * self.size)
 
-    def rolled_back(self, problem: Problem, solver: Solver, broken: Tensor, step: int) -> Rows:
+    def rolled_back(self, problem: Problem, solver: Solver[S], broken: Tensor, step: int) -> Rows[S]:
         """The broken rows start again, with new patience, from their best iterate with shorter steps; others stay."""
         index = broken.nonzero()[:, 0]
         fresh = solver.start(problem.rows(index), self.best.z[index])
-        fresh = replace(fresh, scale=self.state.scale[index] * _SHRINK)
+        fresh = with_scale(fresh, self.state.scale[index] * _SHRINK)
         return replace(
             self,
             state=_tree.put(self.state, index, fresh),
@@ -193,8 +194,8 @@ class Rows:
         return (self.gap <= tolerance) & (self.stationarity <= tolerance)
 
     def proved(
-        self, problem: Problem, solver: Solver, asked: Tensor, tolerance: float, step: int
-    ) -> tuple[Rows, Tensor]:
+        self, problem: Problem, solver: Solver[S], asked: Tensor, tolerance: float, step: int
+    ) -> tuple[Rows[S], Tensor]:
         """The optimality conditions at what would be returned, for the rows in ``asked``; and where they hold.
 
         Where the last iterate is as good as the best one up to rounding, it is the one to return: scores tell points apart
@@ -250,7 +251,7 @@ class Outcome:
     unfit: Tensor
 
     @classmethod
-    def of(cls, rows: Rows, status: Tensor, step: int) -> Outcome:
+    def of(cls, rows: Rows[S], status: Tensor, step: int) -> Outcome:
         """The rows as they stand."""
         best = rows.best
         steps = torch.full_like(rows.index, step)
@@ -270,7 +271,7 @@ class Outcome:
         )
 
     @classmethod
-    def pending(cls, rows: Rows) -> Outcome:
+    def pending(cls, rows: Rows[S]) -> Outcome:
         """Places for all rows of a chunk, filled as they retire."""
         blank = cls.of(rows, torch.full_like(rows.index, int(Status.RUNNING)), 0)
         return replace(blank, score=torch.full_like(blank.score, torch.inf))
@@ -282,7 +283,7 @@ def winners(outcome: Outcome, restarts: int) -> Tensor:
     return torch.arange(len(best), device=best.device) * restarts + best
 
 
-def losers(outcome: Outcome, rows: Rows, restarts: int, survivors: int) -> Tensor:
+def losers(outcome: Outcome, rows: Rows[S], restarts: int, survivors: int) -> Tensor:
     """Running rows that are not among the ``survivors`` best of their item, finished rows included in the ranking."""
     score = outcome.score.index_copy(0, rows.index, rows.best.score)
     objective = outcome.objective.index_copy(0, rows.index, rows.best.objective)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from inspect import isabstract
 from pathlib import Path
+from typing import Generic
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ from genprior.loop.storage import Finished, Keeper
 from genprior.problem import Problem
 from genprior.result import Result
 from genprior.solvers.auto import Auto
-from genprior.solvers.base import Solver
+from genprior.solvers.base import Choice, S, Solver
 from genprior.solvers.optimality import active_bounds, penalty_share
 from genprior.status import Status
 from genprior.stopping import MaxSteps, StopRule
@@ -37,7 +38,7 @@ _RECORDS_PER_ITEM = 2_000
 
 def solve(
     problem: Problem,
-    solver: Solver | None = None,
+    solver: Choice | None = None,
     *,
     stop: StopRule | None = None,
     z0: Tensor | None = None,
@@ -111,38 +112,39 @@ def solve(
     >>> bool((r.objective < 1e-4).all())
     True
     """
-    solver = Auto() if solver is None else solver
+    choice = Auto() if solver is None else solver
     stop = MaxSteps(1000) if stop is None else stop
     if not isinstance(problem, Problem):
         raise TypeError(f"problem must be a genprior Problem, got {type(problem).__name__}: gp.Problem(G, loss=...)")
     if not isinstance(callbacks, Iterable) or not all(callable(callback) for callback in callbacks):
         raise TypeError(f"callbacks must be a list of functions of a View, got {callbacks!r}")
-    if not isinstance(solver, Solver):
-        raise TypeError(f"solver must be a genprior solver such as gp.ExactADMM(), got {solver!r}{_hint(solver)}")
+    if not isinstance(choice, Choice):
+        raise TypeError(f"solver must be a genprior solver such as gp.ExactADMM(), got {choice!r}{_hint(choice)}")
     if not isinstance(stop, StopRule):
         raise TypeError(f"stop must be a stop rule such as gp.MaxSteps(500) | gp.Seconds(10), got {stop!r}")
+    chosen = choice.solver(problem)
     options = Options(
         stop=stop,
         tolerance=_tolerance(problem, tolerance),
-        patience=_validate.whole("patience", solver.patience if patience is None else patience),
+        patience=_validate.whole("patience", chosen.patience if patience is None else patience),
         restarts=_restarts(problem, z0, restarts),
         cull_after=_validate.whole("cull_after", cull_after),
         check_every=_validate.whole("check_every", check_every),
         callbacks=tuple(callbacks),
     )
     prepare_gradients()
-    if solver.takes_jacobians(problem):
+    if chosen.takes_jacobians(problem):
         prepare_forward_mode()
     counted = problem.prepared()
     with torch.inference_mode(False), torch.no_grad():
         starts = _starts(problem, z0, options.restarts, seed)
         items = len(starts) // options.restarts
         batch_size = items if batch_size is None else min(items, _validate.whole("batch_size", batch_size))
-        identity = (problem, solver, replace(options, callbacks=()), starts, batch_size)
+        identity = (problem, choice, replace(options, callbacks=()), starts, batch_size)
         keeper = Keeper(checkpoint, *identity)
         try:
             with ProgressBar(progress, items) as bar:
-                return _Run(counted, solver, options, starts, batch_size, keeper, bar).result()
+                return _Run(counted, chosen, choice.plan(problem), options, starts, batch_size, keeper, bar).result()
         finally:
             counted.generator.budget = None  # it knows the generator: nothing should wait for the garbage collector
             problem.generator.forwards += counted.generator.forwards
@@ -159,7 +161,7 @@ def _tolerance(problem: Problem, tolerance: float | None) -> float:
 def _hint(solver: object) -> str:
     """The likely fix for a solver that was named, or given as its class."""
     name = solver if isinstance(solver, str) else getattr(solver, "__name__", "")
-    names = {kind.__name__.lower(): kind.__name__ for kind in _kinds(Solver) if not isabstract(kind)}
+    names = {kind.__name__.lower(): kind.__name__ for kind in _kinds(Choice) if not isabstract(kind)}
     return f": write gp.{names[name.lower()]}()" if name.lower() in names else ""
 
 
@@ -213,20 +215,21 @@ def _repeat(items: int, restarts: int, device: torch.device) -> Tensor:
     return torch.arange(items, device=device).repeat_interleave(restarts)
 
 
-class _Run:
+class _Run(Generic[S]):
     """All chunks, one after the other."""
 
     def __init__(
         self,
         problem: Problem,
-        solver: Solver,
+        solver: Solver[S],
+        plan: str,
         options: Options,
         starts: Tensor,
         batch_size: int,
         keeper: Keeper,
         bar: ProgressBar,
     ) -> None:
-        self.problem, self.solver, self.options = problem, solver, options
+        self.problem, self.solver, self.plan, self.options = problem, solver, plan, options
         self.starts, self.batch_size = starts, batch_size
         self.items = len(starts) // options.restarts
         self.done: list[Finished] = keeper.finished(starts)
@@ -259,7 +262,7 @@ class _Run:
             return True
         return False
 
-    def _chunk(self, first: int, stop: StopRule) -> Chunk:
+    def _chunk(self, first: int, stop: StopRule) -> Chunk[S]:
         last = min(self.items, first + self.batch_size)
         device = self.starts.device
         index = torch.arange(first, last, device=device).repeat_interleave(self.options.restarts)
@@ -288,7 +291,7 @@ class _Run:
             backwards=sum(part.backwards for part in self.done),
             seconds=sum(part.seconds for part in self.done),
             history=History(tuple(part.panel for part in self.done)),
-            plan=self.solver.plan(self.problem),
+            plan=self.plan,
             reach=self.problem.generator.law.reach(whole.z),
             improving=whole.steps - whole.fell <= torch.clamp(whole.steps // _RECENT, min=2 * self.options.check_every),
             bound=active_bounds(self.problem, whole.x, whole.z),

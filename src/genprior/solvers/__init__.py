@@ -3,7 +3,7 @@
 from genprior.solvers import duals, penalties, w_steps, z_steps
 from genprior.solvers.admm import ADMM, ExactADMM, LinearizedADMM
 from genprior.solvers.auto import Auto
-from genprior.solvers.base import Solver, State
+from genprior.solvers.base import Choice, Solver, State
 from genprior.solvers.descent import Adam, GradientDescent
 from genprior.solvers.lbfgs import LBFGS
 from genprior.solvers.levenberg import LevenbergMarquardt
@@ -15,6 +15,7 @@ __all__ = [
     "LBFGS",
     "Adam",
     "Auto",
+    "Choice",
     "ExactADMM",
     "GradientDescent",
     "LevenbergMarquardt",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from genprior import _batch
 from genprior.problem import Problem
 from genprior.solvers import duals, penalties, z_steps
-from genprior.solvers.base import Multiplier, Solver, State, following, judged_where, opening, unknown_is_infinite
+from genprior.solvers.base import Common, Evidence, Multiplier, Solver, State
 from genprior.solvers.envelope import needs_splitting
 from genprior.solvers.estimates import hidden_force, latent_residual
 from genprior.solvers.exact import Memory, Split
@@ -30,6 +30,8 @@ class ADMMState(State):
     """``w - G(z)``."""
     gap: Tensor
     """Its length."""
+    moved: Tensor
+    """``|G(z+) - G(z)|`` in the last step."""
     lam: Tensor
     sigma: Tensor
     extent: Tensor
@@ -42,7 +44,7 @@ class ADMMState(State):
 
 
 @dataclass(frozen=True)
-class ADMM(Solver):
+class ADMM(Solver[ADMMState]):
     """Alternating direction method of multipliers with a generative prior.
 
     One iteration, from ``(z, w, lam)`` with ``x = G(z)`` known::
@@ -87,14 +89,16 @@ class ADMM(Solver):
         """``w = G(z)``, ``lam = 0``."""
         at = problem.generator.evaluate(z)
         point = problem.evaluate(at.x, at.z)
-        common = opening(problem, at, point, problem.loss.curvature(at.x)[1])
-        zero, first = common["k"], self.penalty.first(problem, at.x)
+        common = Common.first(problem, at, point, problem.loss.curvature(at.x)[1])
+        zero, first = common.k, self.penalty.first(problem, at.x)
+        rho = self.penalty(zero + 1, first, first, penalties.Residuals(zero, zero))
         return ADMMState(
-            **common | {"rho": self.penalty(zero + 1, first, first, penalties.Residuals(zero, zero))},
+            replace(common, rho=rho),
             r=torch.zeros_like(at.x),
             gap=zero,
+            moved=zero,
             lam=torch.zeros_like(at.x),
-            sigma=common["k"],
+            sigma=zero,
             extent=_batch.norm(at.x),
             first_rho=first,
             z_memory=self.z_step.start(problem, at.z),
@@ -108,7 +112,7 @@ class ADMM(Solver):
         rho = self.penalty(k, s.first_rho, s.rho, penalties.Residuals(s.gap, s.moved))
         f = torch.addcmul(s.lam, s.r, _batch.spread(rho, s.r)).neg_()  # grad_z = DG^T f
         shrink = s.scale * s.first_rho / rho if self.z_step.follows_penalty else s.scale
-        at, pull, z_memory, exact = self.z_step.advance(problem, s, Task(f, rho, shrink), s.z_memory)
+        at, vjp, z_memory, exact = self.z_step.advance(problem, s, Task(f, rho, shrink), s.z_memory)
         point = problem.evaluate(at.x, at.z)
 
         split = Split(s.w, s.lam, at.x, point.residual, rho, s.sigma, s.scale, s.first_rho)
@@ -117,11 +121,13 @@ class ADMM(Solver):
         progress = duals.Progress(gap, torch.maximum(s.extent, _batch.norm(w)), k, rho, s.first_rho)
         sigma, dual_memory = self.dual(progress, s.dual_memory)
         sigma = s.scale * sigma
-        common = following(s, at, point, pull, problem.generator.spread, k) | {"w": w, "rho": rho}
+        moved, secant = s.common.moved(at, problem.generator.spread)
+        evidence = Evidence.at(s.z, vjp, torch.maximum(vjp.ratio, secant)).where(exact, s.evidence)
         return ADMMState(
-            **judged_where(exact, common, s),
+            s.common.next(at, point, torch.maximum(vjp.kappa, secant), evidence, w=w, rho=rho),
             r=r,
             gap=gap,
+            moved=moved,
             lam=torch.addcmul(s.lam, _batch.spread(sigma, r), r),
             sigma=sigma,
             extent=s.extent,
@@ -133,14 +139,14 @@ class ADMM(Solver):
 
     def residuals(self, problem: Problem, state: ADMMState) -> tuple[Tensor, Tensor]:
         """Gap, and the larger of the residuals in w and in z, relative to ``unit + |lam|`` (times |DG| in z)."""
-        s = state
+        s, e = state, state.evidence
         size = torch.maximum(_batch.norm(s.w), 0.1 * s.extent)
-        in_z = _batch.ratio(latent_residual(problem, s.before, s.gradient, s.rho, s.stretch), s.stretch)
+        in_z = _batch.ratio(latent_residual(problem, e.z, e.gradient, s.rho, e.jac_scale), e.jac_scale)
         drift = torch.maximum(s.rho, s.sigma - s.rho) * s.gap  # at least |sigma - rho| |w - G(z)|
         in_w = self.w_step.residual(problem, s.w, s.lam, drift, s.rho) + self._inner_error(s, size)
-        in_w = torch.maximum(in_w, hidden_force(s.gap, s.rho, size, s.nu))
-        stationarity = _batch.ratio(torch.maximum(in_z, in_w), s.unit(size) + _batch.norm(s.lam))
-        return _batch.ratio(s.gap, size), unknown_is_infinite(problem, s, stationarity)
+        in_w = torch.maximum(in_w, hidden_force(s.gap, s.rho, size, s.units.smoothness))
+        stationarity = _batch.ratio(torch.maximum(in_z, in_w), s.units.gradient(size) + _batch.norm(s.lam))
+        return _batch.ratio(s.gap, size), e.infinite_if_unknown(problem, stationarity)
 
     @property
     def dual_fades(self) -> bool:
@@ -160,7 +166,8 @@ class ADMM(Solver):
         reached = s.w_memory.get("inner_residual")
         if reached is None:
             return 0.0
-        return reached * ((torch.maximum(s.nu, s.w_memory["smoothness"]) + s.rho) * size + _batch.norm(s.lam))
+        nu = torch.maximum(s.units.smoothness, s.w_memory["smoothness"])
+        return reached * ((nu + s.rho) * size + _batch.norm(s.lam))
 
     def plan(self, problem: Problem) -> str:
         """In words: the four choices, and how the w step is computed for this problem."""

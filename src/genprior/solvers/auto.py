@@ -6,14 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
 from genprior.problem import Problem
 from genprior.solvers import duals, envelope, penalties, z_steps
 from genprior.solvers.admm import ADMM
-from genprior.solvers.base import Multiplier, Solver
-from genprior.solvers.lbfgs import LBFGS, LBFGSState
-from genprior.solvers.quasi_newton import QuasiNewton, QuasiNewtonState
+from genprior.solvers.base import Choice, Solver
+from genprior.solvers.lbfgs import LBFGS
+from genprior.solvers.quasi_newton import QuasiNewton
 
 _LARGEST_DENSE = 1024
 """Most latent numbers for which the eigenvectors of the metric, an s x s matrix, are taken."""
@@ -23,7 +21,7 @@ _SOONEST = 10
 
 
 @dataclass(frozen=True)
-class Auto(Solver):
+class Auto(Choice):
     """Choose the method from the problem; needs no option. The default of :func:`genprior.solve`.
 
     *Up to 1024 latent numbers*: :class:`QuasiNewton`, on ``L(G(z))`` itself where that is smooth, on the augmented Lagrangian
@@ -50,40 +48,7 @@ class Auto(Solver):
     True
     """
 
-    @property
-    def patience(self) -> int:
-        """Less than methods without curvature need: a plateau that still led somewhere had 103 steps at most."""
-        return 100
-
-    def start(self, problem: Problem, z: Tensor) -> Any:
-        """The state of the method chosen."""
-        return self.method(problem).start(problem, z)
-
-    def step(self, problem: Problem, state: Any) -> Any:
-        """One iteration of it."""
-        return self.method(problem).step(problem, state)
-
-    def residuals(self, problem: Problem, state: Any) -> tuple[Tensor, Tensor]:
-        """Its own."""
-        return self.method(problem).residuals(problem, state)
-
-    def standing(self, state: Any) -> Tensor:
-        """Its own; the state tells whose it is."""
-        if isinstance(state, QuasiNewtonState):
-            return QuasiNewton().standing(state)
-        if isinstance(state, LBFGSState):
-            return LBFGS().standing(state)
-        return super().standing(state)
-
-    def takes_jacobians(self, problem: Problem) -> bool:
-        """Its own."""
-        return self.method(problem).takes_jacobians(problem)
-
-    def multiplier(self, problem: Problem, state: Any) -> Multiplier | None:
-        """Its own."""
-        return self.method(problem).multiplier(problem, state)
-
-    def method(self, problem: Problem) -> Solver:
+    def solver(self, problem: Problem) -> Solver[Any]:
         """What is used for this problem."""
         size = _size(problem)
         if size <= _LARGEST_DENSE:
@@ -94,7 +59,7 @@ class Auto(Solver):
 
     def plan(self, problem: Problem) -> str:
         """What was chosen, and why."""
-        size, method = _size(problem), self.method(problem)
+        size, method = _size(problem), self.solver(problem)
         if not isinstance(method, QuasiNewton):
             return f"Auto: {size} latent numbers are too many for a metric, so {method.plan(problem)}"
         if problem.generator.no_jacobian is not None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,16 +12,102 @@ from torch import Tensor
 from genprior import _batch
 from genprior.generators import Evaluation
 from genprior.problem import Point, Problem
-from genprior.solvers.estimates import gradient_parts, latent_residual, move_ratio, pull_ratio, remembered
+from genprior.solvers.estimates import gradient_parts, latent_residual, move_ratio, remembered, vjp_ratio
 from genprior.terms import Zero
 
 
 @dataclass(frozen=True)
-class State:
-    """Where each item stands. Every tensor has one row per item; a step keeps names, shapes and dtypes.
+class Units:
+    """What residuals are relative to: constants of a run, one per item."""
 
-    The loop reads only what is here; solvers add their own fields.
-    """
+    smoothness: Tensor
+    """nu, of L."""
+    grad_const: Tensor
+    """Length of the part of the gradient of L (and of a quadratic R) that does not change with the signal: ``|A^T y|``."""
+    hess_scale: Tensor
+    """Length of the other part, for a signal of length 1: ``|A^T A x| / |x|``."""
+
+    @classmethod
+    def of(cls, problem: Problem, x: Tensor, smoothness: Tensor) -> Units:
+        """At the first signals."""
+        return cls(smoothness, *gradient_parts(problem, x, smoothness))
+
+    def gradient(self, size: Tensor) -> Tensor:
+        """The larger of the two parts of a gradient, which cancel at a solution, at signals of this length."""
+        return torch.maximum(self.grad_const, self.hess_scale * size)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What convergence is judged by: an exact gradient in z, the place where it was taken, the scale of DG there."""
+
+    known: Tensor
+    """Whether there is any yet."""
+    z: Tensor
+    gradient: Tensor
+    """``DG(z)^T f``."""
+    cotangent: Tensor
+    """``|f|``."""
+    jac_scale: Tensor
+    """Local estimate of ``|DG|``, from the last step alone: a steep place left long ago must not loosen the test."""
+
+    @classmethod
+    def none(cls, z: Tensor) -> Evidence:
+        """Before the first step."""
+        zero = z.new_zeros(len(z))
+        return cls(zero.bool(), z, torch.zeros_like(z), zero, zero)
+
+    @classmethod
+    def at(cls, z: Tensor, vjp: Vjp, jac_scale: Tensor) -> Evidence:
+        """Of a gradient at z."""
+        return cls(torch.ones_like(jac_scale, dtype=torch.bool), z, vjp.gradient, vjp.cotangent, jac_scale)
+
+    def where(self, exact: Tensor | None, last: Evidence) -> Evidence:
+        """What is exact of this (None: all of it), and the last evidence elsewhere."""
+        if exact is None:
+            return self
+        rows = _batch.spread(exact, self.z)
+        return Evidence(
+            exact | last.known,
+            torch.where(rows, self.z, last.z),
+            torch.where(rows, self.gradient, last.gradient),
+            torch.where(exact, self.cotangent, last.cotangent),
+            torch.where(exact, self.jac_scale, last.jac_scale),
+        )
+
+    def infinite_if_unknown(self, problem: Problem, residual: Tensor) -> Tensor:
+        """Nothing is known before the first gradient; with a term on z, nor where nothing was pulled back or moved."""
+        unknown = ~self.known
+        if not isinstance(problem.on_latent, Zero):
+            unknown = unknown | (self.jac_scale == 0)
+        return torch.where(unknown, torch.inf, residual)
+
+
+@dataclass(frozen=True)
+class Vjp:
+    """One backward pass: the gradient, the length of the cotangent, and what they tell about ``|DG|``."""
+
+    gradient: Tensor
+    cotangent: Tensor
+    ratio: Tensor
+    kappa: Tensor
+
+    @classmethod
+    def of(cls, state: State, f: Tensor) -> Vjp:
+        """``DG(z)^T f`` at the state's point."""
+        return cls.known(state, state.at.vjp(f), _batch.norm(f))
+
+    @classmethod
+    def known(cls, state: State, gradient: Tensor, cotangent: Tensor, least: Tensor | None = None) -> Vjp:
+        """A gradient that was found in another way; ``least`` is another lower bound of ``|DG|``."""
+        ratio = vjp_ratio(gradient, cotangent)
+        ratio = ratio if least is None else torch.maximum(ratio, least)
+        return cls(gradient, cotangent, ratio, remembered(state.common.kappa, ratio))
+
+
+@dataclass(frozen=True)
+class Common:
+    """What every state holds, and all that the loop reads."""
 
     at: Evaluation
     """``z``, ``x = G(z)`` and the graph for the next backward pass."""
@@ -37,123 +123,121 @@ class State:
     """Factor on all step sizes, lowered by the loop after a roll-back."""
     k: Tensor
     """Iterations made."""
-    nu: Tensor
-    """Smoothness of L."""
-    fixed: Tensor
-    """Length of the part of the gradient of L (and of a quadratic R) that does not change with the signal: ``|A^T y|``."""
-    bend: Tensor
-    """Length of the other part, for a signal of length 1: ``|A^T A x| / |x|``."""
     kappa: Tensor
     """Running estimate of ``|DG(z)|`` from quantities that the iteration has anyway; forgets slowly."""
-    stretch: Tensor
-    """The same from the last step alone: the unit of the z residual, so that a steep place long left excuses nothing."""
-    moved: Tensor
-    """``|G(z+) - G(z)|`` in the last step."""
-    judged: Tensor
-    """The iteration of the last verdict on convergence, to which ``stretch`` and the fields below belong; 0: none yet."""
-    before: Tensor
-    """The latents from which the last step started."""
-    gradient: Tensor
-    """The gradient in z that the last step used, at ``before``."""
-    force: Tensor
-    """Length of what was pulled back to give it."""
+    units: Units
+    evidence: Evidence
+
+    @classmethod
+    def first(cls, problem: Problem, at: Evaluation, point: Point, smoothness: Tensor) -> Common:
+        """Before the first step, in methods that do not split."""
+        zero = torch.zeros_like(point.objective)
+        units = Units.of(problem, at.x, smoothness)
+        return cls(
+            at, at.x, point.objective, point.score, zero, torch.ones_like(zero), zero, zero, units, Evidence.none(at.z)
+        )
+
+    def moved(self, at: Evaluation, spread: float) -> tuple[Tensor, Tensor]:
+        """``|G(z+) - G(z)|`` of the step to ``at``, and its ratio to ``|z+ - z|``."""
+        length = _batch.norm(at.x - self.at.x)
+        return length, move_ratio(length, at.z - self.at.z, spread)
+
+    def next(
+        self,
+        at: Evaluation,
+        point: Point,
+        kappa: Tensor,
+        evidence: Evidence,
+        *,
+        w: Tensor | None = None,
+        rho: Tensor | None = None,
+    ) -> Common:
+        """After a step to ``at``."""
+        return Common(
+            at,
+            at.x if w is None else w,
+            point.objective,
+            point.score,
+            self.rho if rho is None else rho,
+            self.scale,
+            self.k + 1,
+            kappa,
+            self.units,
+            evidence,
+        )
+
+
+@dataclass(frozen=True)
+class State:
+    """Where each item stands. Every tensor has one row per item; a step keeps names, shapes and dtypes.
+
+    The loop reads what is common; solvers add fields of their own.
+    """
+
+    common: Common
+
+    @property
+    def at(self) -> Evaluation:
+        """``z``, ``x = G(z)`` and the graph for the next backward pass."""
+        return self.common.at
 
     @property
     def z(self) -> Tensor:
         """The latents."""
-        return self.at.z
+        return self.common.at.z
 
     @property
     def x(self) -> Tensor:
         """The signals ``G(z)``."""
-        return self.at.x
+        return self.common.at.x
 
-    def unit(self, size: Tensor) -> Tensor:
-        """What stationarity is relative to at signals of this length: the parts of a gradient that cancel at a solution."""
-        return torch.maximum(self.fixed, self.bend * size)
+    @property
+    def w(self) -> Tensor:
+        """The split variable, or the signals."""
+        return self.common.w
 
+    @property
+    def objective(self) -> Tensor:
+        """``F(G(z), z)``."""
+        return self.common.objective
 
-def opening(problem: Problem, at: Evaluation, point: Point, nu: Tensor) -> dict[str, Any]:
-    """The common fields of a state before the first step, in methods that do not split."""
-    zero = torch.zeros_like(point.objective)
-    fixed, bend = gradient_parts(problem, at.x, nu)
-    return {
-        "at": at,
-        "w": at.x,
-        "objective": point.objective,
-        "score": point.score,
-        "rho": zero,
-        "scale": torch.ones_like(zero),
-        "k": zero,
-        "nu": nu,
-        "fixed": fixed,
-        "bend": bend,
-        "kappa": zero,
-        "stretch": zero,
-        "moved": zero,
-        "judged": zero,
-        "before": at.z,
-        "gradient": torch.zeros_like(at.z),
-        "force": zero,
-    }
+    @property
+    def score(self) -> Tensor:
+        """What the best iterate is chosen by."""
+        return self.common.score
 
+    @property
+    def rho(self) -> Tensor:
+        """The penalty."""
+        return self.common.rho
 
-@dataclass(frozen=True)
-class Pull:
-    """One backward pass: the gradient, the length of what was pulled back, and what they tell about ``|DG|``."""
+    @property
+    def scale(self) -> Tensor:
+        """Factor on all step sizes."""
+        return self.common.scale
 
-    gradient: Tensor
-    force: Tensor
-    ratio: Tensor
-    kappa: Tensor
+    @property
+    def k(self) -> Tensor:
+        """Iterations made."""
+        return self.common.k
 
-    @classmethod
-    def of(cls, state: State, f: Tensor) -> Pull:
-        """``DG(z)^T f`` at the state's point."""
-        gradient, force = state.at.pull(f), _batch.norm(f)
-        ratio = pull_ratio(gradient, force)
-        return cls(gradient, force, ratio, remembered(state.kappa, ratio))
+    @property
+    def units(self) -> Units:
+        """What residuals are relative to."""
+        return self.common.units
+
+    @property
+    def evidence(self) -> Evidence:
+        """What convergence is judged by."""
+        return self.common.evidence
 
 
-def following(
-    s: State, at: Evaluation, point: Point, pull: Pull, spread: float, k: Tensor | None = None
-) -> dict[str, Any]:
-    """The common fields after a step from ``s`` to ``at`` that used ``pull``; ``k`` where it is known: ``s.k + 1``."""
-    k, moved = s.k + 1 if k is None else k, _batch.norm(at.x - s.x)
-    secant = move_ratio(moved, at.z - s.z, spread)
-    return {
-        "at": at,
-        "w": at.x,
-        "objective": point.objective,
-        "score": point.score,
-        "rho": s.rho,
-        "scale": s.scale,
-        "k": k,
-        "nu": s.nu,
-        "fixed": s.fixed,
-        "bend": s.bend,
-        "kappa": torch.maximum(pull.kappa, secant),
-        "stretch": torch.maximum(pull.ratio, secant),
-        "moved": moved,
-        "judged": k,
-        "before": s.z,
-        "gradient": pull.gradient,
-        "force": pull.force,
-    }
+S = TypeVar("S", bound=State)
 
 
-def judged_where(exact: Tensor | None, common: dict[str, Any], old: State) -> dict[str, Any]:
-    """``common``, but what convergence is judged by only where it is ``exact``; elsewhere the last verdict holds.
-
-    None: it is exact everywhere.
-    """
-    if exact is None:
-        return common
-    held = {}
-    for name in ("judged", "before", "gradient", "force", "stretch"):
-        new, last = common[name], getattr(old, name)
-        held[name] = torch.where(torch.as_tensor(_batch.spread(exact, new)), new, last)
-    return common | held
+def with_scale(state: S, scale: Tensor) -> S:
+    """The state with another factor on all step sizes."""
+    return replace(state, common=replace(state.common, scale=scale))
 
 
 class Multiplier(NamedTuple):
@@ -163,37 +247,52 @@ class Multiplier(NamedTuple):
     rho: Tensor
 
 
-class Solver(ABC):
-    """A method, as frozen data. ``step`` is a pure function of (problem, state): the same state gives the same bits."""
+class Choice(ABC):
+    """What :func:`genprior.solve` takes: a solver, or a rule that chooses one for the problem, once."""
 
     @abstractmethod
-    def start(self, problem: Problem, z: Tensor) -> Any:
+    def solver(self, problem: Problem) -> Solver[Any]:
+        """The solver for this problem."""
+
+    def plan(self, problem: Problem) -> str:
+        """In words: what is computed for this problem, and how."""
+        return repr(self)
+
+
+class Solver(Choice, Generic[S]):
+    """A method, as frozen data. ``step`` is a pure function of (problem, state): the same state gives the same bits."""
+
+    def solver(self, problem: Problem) -> Solver[S]:
+        """Itself."""
+        return self
+
+    @abstractmethod
+    def start(self, problem: Problem, z: Tensor) -> S:
         """The state at ``z`` before the first step (one forward pass)."""
 
     @abstractmethod
-    def step(self, problem: Problem, state: Any) -> Any:
+    def step(self, problem: Problem, state: S) -> S:
         """One iteration."""
 
-    def residuals(self, problem: Problem, state: Any) -> tuple[Tensor, Tensor]:
+    def residuals(self, problem: Problem, state: S) -> tuple[Tensor, Tensor]:
         """Relative gap ``|w - G(z)| / |w|`` and stationarity: what convergence is judged by, at no pass through G.
 
         Here, for methods that do not split: gap 0, and the residual of ``0 in DG^T f + dH(z)`` relative to
-        ``stretch (unit + |f|)``, with the gradient of the last step. Infinite before the first step.
+        ``jac_scale (unit + |f|)``, with the gradient of the last step. Infinite before the first step.
         """
-        s: State = state
-        residual = latent_residual(problem, s.before, s.gradient, s.nu, s.stretch)
-        slope = _batch.ratio(residual, s.stretch * (s.unit(_batch.norm(self.judged_signal(s))) + s.force))
-        return torch.zeros_like(slope), unknown_is_infinite(problem, s, slope)
+        e, units = state.evidence, state.units
+        residual = latent_residual(problem, e.z, e.gradient, units.smoothness, e.jac_scale)
+        unit = units.gradient(_batch.norm(self.judged_signal(state))) + e.cotangent
+        slope = _batch.ratio(residual, e.jac_scale * unit)
+        return torch.zeros_like(slope), e.infinite_if_unknown(problem, slope)
 
-    def judged_signal(self, state: Any) -> Tensor:
+    def judged_signal(self, state: S) -> Tensor:
         """The signals whose length is the unit of stationarity: the last ones, or the base of methods that try first."""
-        x: Tensor = state.x
-        return x
+        return state.x
 
-    def standing(self, state: Any) -> Tensor:
+    def standing(self, state: S) -> Tensor:
         """What divergence is judged by, per item: the score, or that of the last accepted point in methods that try first."""
-        score: Tensor = state.score
-        return score
+        return state.score
 
     @property
     def patience(self) -> int:
@@ -209,18 +308,6 @@ class Solver(ABC):
         """Whether the method uses forward mode, which torch loads at its first use."""
         return False
 
-    def multiplier(self, problem: Problem, state: Any) -> Multiplier | None:
+    def multiplier(self, problem: Problem, state: S) -> Multiplier | None:
         """The dual variable and the penalty, where R has no gradient and the method splits; else None."""
         return None
-
-    def plan(self, problem: Problem) -> str:
-        """In words: what is computed for this problem, and how."""
-        return repr(self)
-
-
-def unknown_is_infinite(problem: Problem, state: State, residual: Tensor) -> Tensor:
-    """Before the first verdict there is no gradient to judge by; with a term on z, nor where nothing was pulled or moved."""
-    unknown = state.judged == 0
-    if not isinstance(problem.on_latent, Zero):
-        unknown = unknown | (state.stretch == 0)
-    return torch.where(unknown, torch.inf, residual)

@@ -81,11 +81,11 @@ class Model:
         jacobian = torch.baddbmm(old, (e / size)[:, :, None], (missing / size)[:, None, :])
         return self.refreshed(index, torch.where(torch.isfinite(jacobian), jacobian, old))
 
-    def push(self, d: Tensor) -> Tensor:
+    def jvp(self, d: Tensor) -> Tensor:
         """``M d``."""
         return torch.bmm(self.jacobian, d[:, :, None])[:, :, 0]
 
-    def pull(self, e: Tensor) -> Tensor:
+    def vjp(self, e: Tensor) -> Tensor:
         """``M^T e``."""
         return torch.bmm(e[:, None, :], self.jacobian)[:, 0]
 
@@ -125,11 +125,11 @@ class Model:
         than its rounding.
         """
         length = _batch.above_zero(_batch.norm(d))[:, None]
-        u, d = (change - self.push(d)) / length, d / length
+        u, d = (change - self.jvp(d)) / length, d / length
         visible = _batch.norm(change) > torch.finfo(d.dtype).eps ** 0.5 * size
         usable = (visible & torch.isfinite(u).all(dim=1) & torch.isfinite(d).all(dim=1))[:, None]
         u, d = torch.where(usable, u, 0.0), torch.where(usable, d, 0.0)
-        cross = self.pull(u)[:, :, None] * d[:, None, :]
+        cross = self.vjp(u)[:, :, None] * d[:, None, :]
         square = _batch.square(u)[:, None, None] * d[:, :, None] * d[:, None, :]
         return Model(
             torch.baddbmm(self.jacobian, u[:, :, None], d[:, None, :]),

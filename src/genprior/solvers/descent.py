@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from genprior.problem import Problem
 from genprior.solvers import z_steps
-from genprior.solvers.base import Solver, State, following, opening
+from genprior.solvers.base import Common, Evidence, Solver, State
 from genprior.solvers.estimates import curvature_of
 from genprior.solvers.z_steps import Memory, Task, ZStep
 
@@ -21,32 +23,34 @@ class DescentState(State):
     z_memory: Memory
 
 
-class Descent(Solver):
+class Descent(Solver[DescentState]):
     """``z+ = z_step(z, g, H)`` with ``g = DG(z)^T (grad L(x) + r)``, ``r`` a subgradient of R at ``x = G(z)``.
 
     One forward and one backward pass per iteration. The w of the result is ``G(z)`` itself.
     """
 
     @property
+    @abstractmethod
     def z_step(self) -> ZStep:
         """The rule that moves z."""
-        raise AssertionError
 
     def start(self, problem: Problem, z: Tensor) -> DescentState:
         """The state at ``z``."""
         at = problem.generator.evaluate(z)
         point = problem.evaluate(at.x, at.z)
-        common = opening(problem, at, point, curvature_of(problem, at.x, point.residual))
-        return DescentState(**common, residual=point.residual, z_memory=self.z_step.start(problem, at.z))
+        common = Common.first(problem, at, point, curvature_of(problem, at.x, point.residual))
+        return DescentState(common, point.residual, self.z_step.start(problem, at.z))
 
     def step(self, problem: Problem, state: DescentState) -> DescentState:
         """One backward pass at z, one forward pass at z+."""
         s = state
         f = problem.signal_gradient(s.x, s.residual)
-        at, pull, z_memory, _ = self.z_step.advance(problem, s, Task(f, s.nu, s.scale), s.z_memory)
+        at, vjp, z_memory, _ = self.z_step.advance(problem, s, Task(f, s.units.smoothness, s.scale), s.z_memory)
         point = problem.evaluate(at.x, at.z)
-        common = following(s, at, point, pull, problem.generator.spread)
-        return DescentState(**common, residual=point.residual, z_memory=z_memory)
+        _, secant = s.common.moved(at, problem.generator.spread)
+        evidence = Evidence.at(s.z, vjp, torch.maximum(vjp.ratio, secant))
+        common = s.common.next(at, point, torch.maximum(vjp.kappa, secant), evidence)
+        return DescentState(common, point.residual, z_memory)
 
 
 @dataclass(frozen=True)

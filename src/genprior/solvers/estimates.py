@@ -14,9 +14,9 @@ _NEARBY = 1 / 16
 """Share of x for a difference of gradients: exact for quadratic losses, and for others near enough."""
 
 
-def pull_ratio(gradient: Tensor, force: Tensor) -> Tensor:
-    """``|DG^T f| / |f|``, which bounds kappa from below; ``force`` is the length ``|f|``."""
-    return _batch.ratio(_batch.norm(gradient), force)
+def vjp_ratio(gradient: Tensor, cotangent: Tensor) -> Tensor:
+    """``|DG^T f| / |f|``, which bounds kappa from below; ``cotangent`` is the length ``|f|``."""
+    return _batch.ratio(_batch.norm(gradient), cotangent)
 
 
 def remembered(kappa: Tensor, ratio: Tensor) -> Tensor:
@@ -54,12 +54,12 @@ def lipschitz(curvature: Tensor, kappa: Tensor) -> Tensor:
     return _batch.above_zero(curvature * kappa * kappa)
 
 
-def latent_residual(problem: Problem, z: Tensor, gradient: Tensor, curvature: Tensor, stretch: Tensor) -> Tensor:
-    """``|z - prox_{tH}(z - t g)| / t`` with ``t = 1/(curvature stretch^2)``; ``|g|`` where H = 0."""
+def latent_residual(problem: Problem, z: Tensor, gradient: Tensor, curvature: Tensor, jac_scale: Tensor) -> Tensor:
+    """``|z - prox_{tH}(z - t g)| / t`` with ``t = 1/(curvature jac_scale^2)``; ``|g|`` where H = 0."""
     if isinstance(problem.on_latent, Zero):
         return _batch.norm(gradient)
     t = torch.nan_to_num(
-        1 / lipschitz(curvature, stretch), nan=1.0
+        1 / lipschitz(curvature, jac_scale), nan=1.0
     )  # where the generator gave none, the residual tells
     return _batch.norm(z - problem.on_latent.prox(z - _batch.spread(t, z) * gradient, t)) / t
 

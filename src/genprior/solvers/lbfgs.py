@@ -10,7 +10,7 @@ from torch import Tensor
 from genprior import _batch, _validate
 from genprior.generators import Evaluation
 from genprior.problem import Problem
-from genprior.solvers.base import Pull, Solver, State, following, judged_where, opening
+from genprior.solvers.base import Common, Evidence, Solver, State, Vjp
 from genprior.solvers.curvature_pairs import CurvaturePairs
 from genprior.solvers.estimates import curvature_of, lipschitz, noise, secant_of
 from genprior.terms import Zero
@@ -52,7 +52,7 @@ class _Search:
 
 
 @dataclass(frozen=True)
-class LBFGS(Solver):
+class LBFGS(Solver[LBFGSState]):
     """Limited-memory BFGS, per item: directions, line searches and memories never mix.
 
     One iteration is one trial of the line search: a backward pass at the trial point, the decision, a forward pass at
@@ -102,10 +102,10 @@ class LBFGS(Solver):
         """The trial point is the start itself; its gradient is taken in the first step."""
         at = problem.generator.evaluate(z)
         point = problem.evaluate(at.x, at.z)
-        common = opening(problem, at, point, curvature_of(problem, at.x, point.residual))
-        zero, flat = common["k"], _batch.flat(at.z)
+        common = Common.first(problem, at, point, curvature_of(problem, at.x, point.residual))
+        zero, flat = common.k, _batch.flat(at.z)
         return LBFGSState(
-            **common,
+            common,
             v=flat,
             base_v=flat,
             base_z=flat,
@@ -126,10 +126,10 @@ class LBFGS(Solver):
         """Judge the trial point; then the next trial, along a new direction where this search ended."""
         s, smooth = state, isinstance(problem.on_latent, Zero)
         f = problem.signal_gradient(s.x, s.residual)
-        pull = Pull.of(s, f)
-        z, gradient = _batch.flat(s.z), _batch.flat(pull.gradient)
+        vjp = Vjp.of(s, f)
+        z, gradient = _batch.flat(s.z), _batch.flat(vjp.gradient)
 
-        shortest = 1 / lipschitz(s.nu, pull.kappa)
+        shortest = 1 / lipschitz(s.units.smoothness, vjp.kappa)
         search = self._judge_smooth(s, gradient) if smooth else self._judge_prox(s, s.scale * shortest)
         take = search.accepted[:, None]
         base_z, base_gradient = torch.where(take, z, s.base_z), torch.where(take, gradient, s.base_gradient)
@@ -162,10 +162,10 @@ class LBFGS(Solver):
 
         at = problem.generator.evaluate(z_next)
         point = problem.evaluate(at.x, at.z)
-        common = following(s, at, point, pull, problem.generator.spread)
-        common["stretch"] = self._stretch(s, at, pull)
+        _, secant = s.common.moved(at, problem.generator.spread)
+        evidence = Evidence.at(s.z, vjp, self._jac_scale(s, at, vjp)).where(search.accepted, s.evidence)
         return LBFGSState(
-            **judged_where(search.accepted, common, s),
+            s.common.next(at, point, torch.maximum(vjp.kappa, secant), evidence),
             v=v,
             base_v=base_v,
             base_z=base_z,
@@ -183,7 +183,7 @@ class LBFGS(Solver):
         )
 
     @staticmethod
-    def _stretch(s: LBFGSState, at: Evaluation, pull: Pull) -> Tensor:
+    def _jac_scale(s: LBFGSState, at: Evaluation, vjp: Vjp) -> Tensor:
         """``|DG|`` by the way to this point or the way on, whichever says less: one may be from a steep place, one astray.
 
         Where both are too short to tell, as it was.
@@ -192,7 +192,7 @@ class LBFGS(Solver):
         ways = ((s.x - s.base_x, z - s.base_z), (at.x - s.x, on - z))
         secants = [secant_of(moved, step, z) for moved, step in ways]
         least = torch.minimum(*secants)
-        return torch.maximum(pull.ratio, torch.where(least.isinf(), s.stretch, least))
+        return torch.maximum(vjp.ratio, torch.where(least.isinf(), s.evidence.jac_scale, least))
 
     def judged_signal(self, state: LBFGSState) -> Tensor:
         """That of the base."""
@@ -205,7 +205,7 @@ class LBFGS(Solver):
     def _judge_smooth(self, s: LBFGSState, gradient: Tensor) -> _Search:
         """The weak Wolfe conditions. Differences below rounding count as no increase."""
         slope = _batch.dot(s.base_gradient, s.direction)
-        enough = s.score <= s.base_value + self.c1 * s.length * slope + noise(s.base_value, s.force, s.x)
+        enough = s.score <= s.base_value + self.c1 * s.length * slope + noise(s.base_value, s.evidence.cotangent, s.x)
         steep = _batch.dot(gradient, s.direction) >= self.c2 * slope
         accepted = (enough & steep) | (s.trials == 0)
         ended = accepted | (s.trials >= self.max_trials)
@@ -217,7 +217,7 @@ class LBFGS(Solver):
         """Sufficient decrease; where even the proximal gradient step has none, a shorter gamma."""
         move = _batch.square(_batch.flat(s.z) - s.base_z)
         enough = s.score <= s.base_value - 0.5 * self.c1 / _batch.above_zero(s.gamma) * move + noise(
-            s.base_value, s.force, s.x
+            s.base_value, s.evidence.cotangent, s.x
         )
         accepted = enough | (s.trials == 0)
         failed = ~accepted & (s.trials >= self.max_trials)

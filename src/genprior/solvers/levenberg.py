@@ -12,9 +12,9 @@ from genprior import _batch, _validate
 from genprior.generators import Evaluation
 from genprior.losses import LeastSquares, SquaredDistance
 from genprior.problem import Point, Problem
-from genprior.solvers.base import Pull, Solver, State, following, judged_where, opening
+from genprior.solvers.base import Common, Evidence, Solver, State, Vjp
 from genprior.solvers.damping import Model
-from genprior.solvers.estimates import noise, pull_ratio, remembered
+from genprior.solvers.estimates import noise
 from genprior.terms import Zero
 
 
@@ -50,7 +50,7 @@ def applies_to(problem: Problem) -> bool:
 
 
 @dataclass(frozen=True)
-class LevenbergMarquardt(Solver):
+class LevenbergMarquardt(Solver[LevenbergState]):
     """``d = argmin 1/2 |e + M d|^2 + mu/2 |d|^2 + H(z + d)`` with ``e = A G(z) - y`` and ``M = A DG(z)``, per item.
 
     For ``LeastSquares`` and ``SquaredDistance`` with R = 0. A trial is taken when it lowers the objective; the damping mu
@@ -92,11 +92,11 @@ class LevenbergMarquardt(Solver):
             )
         at = problem.generator.evaluate(z, graph=False)
         point = problem.evaluate(at.x, at.z)
-        common = opening(problem, at, point, problem.loss.curvature(at.x)[1])
+        common = Common.first(problem, at, point, problem.loss.curvature(at.x)[1])
         e, pressure = least_squares_residual(problem, point), self._pressure(problem, at, point)
         flat = _batch.flat(at.z)
         return LevenbergState(
-            **common,
+            common,
             residual=e,
             pressure=pressure,
             base_z=flat,
@@ -105,28 +105,28 @@ class LevenbergMarquardt(Solver):
             first_score=point.score.abs(),
             base_pressure=pressure,
             direction=torch.zeros_like(flat),
-            predicted=common["k"],
+            predicted=common.k,
             model=Model.unknown(e, flat.shape[1]),
         )
 
     def step(self, problem: Problem, state: LevenbergState) -> LevenbergState:
         """Judge the trial, renew the model where it is due, try again."""
-        s, judged = self._judged(state), state
+        s = self._judged(state)
         s, gradient, fresh = self._renewed(problem, s)
         direction = s.model.direction(gradient, s.base_z, problem.on_latent, s.z.shape)
         z = (s.base_z + s.scale[:, None] * direction).reshape(s.z.shape)
 
         at = problem.generator.evaluate(z, graph=False)
         point = problem.evaluate(at.x, at.z)
-        pull = self._pull(s, gradient)
-        common = following(judged, at, point, pull, problem.generator.spread)
-        stretch = (s.model.gram.diagonal(dim1=1, dim2=2).amax(dim=1) / _batch.above_zero(s.nu)).sqrt()
-        common |= {"before": s.base_z.reshape(s.z.shape), "stretch": torch.maximum(common["stretch"], stretch)}
-        common = judged_where(fresh, common, s)
+        vjp = Vjp.known(s, gradient.reshape(s.z.shape), s.base_pressure)
+        _, secant = s.common.moved(at, problem.generator.spread)
+        column = (s.model.gram.diagonal(dim1=1, dim2=2).amax(dim=1) / _batch.above_zero(s.units.smoothness)).sqrt()
+        jac_scale = torch.maximum(torch.maximum(vjp.ratio, secant), column)
+        evidence = Evidence.at(s.base_z.reshape(s.z.shape), vjp, jac_scale).where(fresh, s.evidence)
         taken = s.scale[:, None] * direction
         return replace(
             s,
-            **common,
+            common=s.common.next(at, point, torch.maximum(vjp.kappa, secant), evidence),
             residual=least_squares_residual(problem, point),
             pressure=self._pressure(problem, at, point),
             direction=taken,
@@ -140,7 +140,7 @@ class LevenbergMarquardt(Solver):
         expected = torch.where(s.predicted > 0, s.predicted, 1.0)
         gain = torch.nan_to_num((s.base_score - s.score) / expected, nan=1.0)  # inf / inf from an infeasible start
         eps = torch.finfo(s.score.dtype).eps
-        size = s.nu.sqrt() * _batch.norm(s.x)
+        size = s.units.smoothness.sqrt() * _batch.norm(s.x)
         visible = s.predicted > 16 * eps * (s.base_score.abs() + eps * s.first_score)
         learned = s.model.updated(s.direction, s.residual - s.base_residual, size).judged(gain, accepted, visible)
         take = accepted[:, None]
@@ -165,11 +165,11 @@ class LevenbergMarquardt(Solver):
             else:
                 model = s.model.aligned(index, s.base_residual[index], _batch.flat(_gradient(part, base)))
             s = replace(s, model=model)
-        return s, s.model.pull(s.base_residual), fresh
+        return s, s.model.vjp(s.base_residual), fresh
 
     def _predicted(self, problem: Problem, s: LevenbergState, d: Tensor) -> Tensor:
         """Decrease of the objective that the model promises."""
-        push = s.model.push(d)
+        push = s.model.jvp(d)
         change = _batch.dot(s.base_residual, push) + 0.5 * _batch.square(push)
         if isinstance(problem.on_latent, Zero):
             return -change
@@ -188,11 +188,6 @@ class LevenbergMarquardt(Solver):
     def _pressure(problem: Problem, at: Evaluation, point: Point) -> Tensor:
         return _batch.norm(problem.loss.gradient(at.x, point.residual))
 
-    @staticmethod
-    def _pull(s: LevenbergState, gradient: Tensor) -> Pull:
-        ratio = pull_ratio(gradient, s.base_pressure)
-        return Pull(gradient.reshape(s.z.shape), s.base_pressure, ratio, remembered(s.kappa, ratio))
-
     def plan(self, problem: Problem) -> str:
         """In words."""
         return f"Levenberg-Marquardt on L(G(z)): Jacobian by forward mode, kept for {self.refresh} steps with Broyden updates"
@@ -207,7 +202,7 @@ def affords_jacobian(problem: Problem, rows: int, share: float = 0.5) -> bool:
 def _gradient(problem: Problem, z: Tensor) -> Tensor:
     """``DG^T grad L`` at z: one pass forward, one back."""
     at = problem.generator.evaluate(z)
-    return at.pull(problem.loss.gradient(at.x, problem.loss.evaluate(at.x)[1]))
+    return at.vjp(problem.loss.gradient(at.x, problem.loss.evaluate(at.x)[1]))
 
 
 def residual_jacobian(problem: Problem, z: Tensor) -> Tensor:

@@ -56,7 +56,7 @@ def optimality(problem: Problem, z: Tensor, extent: Tensor, multiplier: Multipli
     """
     at = problem.generator.linearised(z)
     slope = _slope(problem, at.x, z, extent, multiplier)
-    gradient = _batch.flat(at.pull(slope.f))
+    gradient = _batch.flat(at.vjp(slope.f))
     unit = _unit(problem, at.x) + _batch.norm(slope.f)
     scale = torch.maximum(_batch.ratio(_batch.norm(gradient), _batch.norm(slope.f)), _jacobian_scale(problem, z, at))
     in_z = _in_latent(problem, z, gradient, scale, unit)
@@ -102,7 +102,7 @@ def _jacobian_scale(problem: Problem, z: Tensor, at: Linearised) -> Tensor:
     """
     random = torch.Generator().manual_seed(0)
     v = torch.randn((1, *at.x.shape[1:]), generator=random, dtype=torch.float32, device="cpu").to(at.x).expand_as(at.x)
-    pulled, flat = _batch.flat(at.pull(v)), _batch.flat(z)
+    pulled, flat = _batch.flat(at.vjp(v)), _batch.flat(z)
     length = _batch.norm(pulled)
     typical = flat.shape[1] ** 0.5 * problem.generator.spread
     step = torch.finfo(z.dtype).eps ** (1 / 3) * _batch.norm(flat).clamp_min(typical)

@@ -10,7 +10,7 @@ from torch import Tensor
 from genprior import _batch, _validate
 from genprior.problem import Problem
 from genprior.solvers import z_steps
-from genprior.solvers.base import Solver, State, following, judged_where, opening
+from genprior.solvers.base import Common, Evidence, Solver, State
 from genprior.solvers.estimates import curvature_of
 from genprior.solvers.z_steps import Memory, Task, ZStep
 
@@ -19,8 +19,8 @@ from genprior.solvers.z_steps import Memory, Task, ZStep
 class ProjectedState(State):
     """The target of the current projection, how far it has come, and what the z step remembers.
 
-    ``before``, ``gradient`` and ``force`` are those of the last step right after a new target: only there is the pulled
-    vector the gradient of L + R in the signal. Between targets that verdict holds.
+    Its evidence is from the last step right after a new target: only there is the cotangent the gradient of L + R in the
+    signal. Between targets that verdict holds.
     """
 
     target: Tensor
@@ -29,7 +29,7 @@ class ProjectedState(State):
 
 
 @dataclass(frozen=True)
-class ProjectedGradient(Solver):
+class ProjectedGradient(Solver[ProjectedState]):
     """``v = x - eta (grad L(x) + r)``, r a subgradient of R; then z moves towards ``argmin |G(z) - v|^2/(2 eta) + H(z)``.
 
     One iteration is one inner step of the projection, so that its cost compares with the other methods: one forward and
@@ -60,27 +60,29 @@ class ProjectedGradient(Solver):
         """The state at ``z``, with the first target."""
         at = problem.generator.evaluate(z)
         point = problem.evaluate(at.x, at.z)
-        common = opening(problem, at, point, curvature_of(problem, at.x, point.residual))
-        target = self._target(problem, at.x, point.residual, common["nu"])
-        return ProjectedState(**common, target=target, count=common["k"], z_memory=self.z_step.start(problem, at.z))
+        common = Common.first(problem, at, point, curvature_of(problem, at.x, point.residual))
+        target = self._target(problem, at.x, point.residual, common.units.smoothness)
+        return ProjectedState(common, target, common.k, self.z_step.start(problem, at.z))
 
     def step(self, problem: Problem, state: ProjectedState) -> ProjectedState:
         """One inner step of the projection; where it was the last one, the next target."""
         s = state
-        f = (s.x - s.target) / _batch.spread(self._eta(s.nu), s.x)
-        at, pull, z_memory, exact = self.z_step.advance(problem, s, Task(f, 1 / self._eta(s.nu), s.scale), s.z_memory)
+        nu = s.units.smoothness
+        f = (s.x - s.target) / _batch.spread(self._eta(nu), s.x)
+        at, vjp, z_memory, exact = self.z_step.advance(problem, s, Task(f, 1 / self._eta(nu), s.scale), s.z_memory)
         point = problem.evaluate(at.x, at.z)
 
         count = (s.count + 1) % self.inner
-        target = self._target(problem, at.x, point.residual, s.nu)
-        common = following(s, at, point, pull, problem.generator.spread)
+        target = self._target(problem, at.x, point.residual, nu)
+        _, secant = s.common.moved(at, problem.generator.spread)
         new = s.count == 0  # between two targets the last verdict holds
-        common = judged_where(new if exact is None else exact & new, common, s)
+        evidence = Evidence.at(s.z, vjp, torch.maximum(vjp.ratio, secant))
+        evidence = evidence.where(new if exact is None else exact & new, s.evidence)
         return ProjectedState(
-            **common,
-            target=torch.where(_batch.spread(count == 0, target), target, s.target),
-            count=count,
-            z_memory=z_memory,
+            s.common.next(at, point, torch.maximum(vjp.kappa, secant), evidence),
+            torch.where(_batch.spread(count == 0, target), target, s.target),
+            count,
+            z_memory,
         )
 
     def _target(self, problem: Problem, x: Tensor, residual: Tensor, nu: Tensor) -> Tensor:

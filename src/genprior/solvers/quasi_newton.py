@@ -11,7 +11,7 @@ from genprior import _batch, _validate
 from genprior.generators.jacobian import OnlyGradients
 from genprior.problem import Point, Problem
 from genprior.solvers import envelope, penalties
-from genprior.solvers.base import Multiplier, Pull, Solver, State, following, opening, unknown_is_infinite
+from genprior.solvers.base import Common, Evidence, Multiplier, Solver, State, Vjp
 from genprior.solvers.envelope import Sight
 from genprior.solvers.estimates import hidden_force, is_long, latent_residual, noise, secant_of
 from genprior.solvers.exact import Memory
@@ -105,7 +105,7 @@ class QuasiNewtonState(State):
 
 
 @dataclass(frozen=True)
-class QuasiNewton(Solver):
+class QuasiNewton(Solver[QuasiNewtonState]):
     """BFGS in the latent, on a smooth function whatever R is, one independent problem per item.
 
     *The function.* ``phi(z) = e(G(z)) + H(z) + c/2 |z - centre|^2``. Where R is zero or quadratic, ``e = L + R``.
@@ -177,14 +177,14 @@ class QuasiNewton(Solver):
         at = problem.generator.evaluate(z)  # first: a limited run must know how long a pass takes
         problem.generator.metric()  # counted, also where it is remembered: equal calls count equal passes
         point = problem.evaluate(at.x, at.z)
-        common = opening(problem, at, point, envelope.smoothness(problem, at.x))
-        zero, flat = common["k"], _batch.flat(at.z)
+        common = Common.first(problem, at, point, envelope.smoothness(problem, at.x))
+        zero, flat = common.k, _batch.flat(at.z)
         rho = penalties.Constant(self.rho).first(problem, at.x) if envelope.needs_splitting(problem) else zero
         lam = torch.zeros_like(at.x)
         sight = envelope.look(problem, at.x, point, None, lam, rho)
         curvature = envelope.curvature(problem, at.x, rho)
         return QuasiNewtonState(
-            **common | {"rho": rho, "w": sight.w},
+            replace(common, rho=rho, w=sight.w),
             energy=sight.energy,
             force_x=sight.force,
             r=sight.r,
@@ -231,8 +231,8 @@ class QuasiNewton(Solver):
         """Judge the trial point; move the dual where it is due; then the next trial."""
         accepted = self._judge(problem, state)
         s, moved = self._dual(problem, state, accepted)
-        pull = Pull.of(s, s.force_x)
-        s, taught = self._learn(problem, s, pull, accepted, moved)
+        vjp = Vjp.of(s, s.force_x)
+        s, taught = self._learn(problem, s, vjp, accepted, moved)
         s = self._renewed(problem, s, accepted)
         s = self._aim(problem, s, accepted, taught)
 
@@ -240,16 +240,11 @@ class QuasiNewton(Solver):
         at = problem.generator.evaluate(z)
         point = problem.evaluate(at.x, at.z)
         sight = envelope.look(problem, at.x, point, self._sight(s), s.lam, s.rho)
-        common = following(s, at, point, pull, problem.generator.spread)
-        at_base = {
-            "before": s.base_z.reshape(z.shape),
-            "gradient": s.base_pull.reshape(z.shape),
-            "force": s.base_force,
-            "stretch": s.stretch,
-        }
+        _, secant = s.common.moved(at, problem.generator.spread)
+        kappa = torch.maximum(vjp.kappa, secant)
         return replace(
             s,
-            **common | at_base | {"w": sight.w},
+            common=s.common.next(at, point, kappa, s.evidence, w=sight.w),
             energy=sight.energy,
             force_x=sight.force,
             r=sight.r,
@@ -285,12 +280,11 @@ class QuasiNewton(Solver):
         moved = replace(
             s,
             lam=lam,
-            rho=rho,
             curvature=s.curvature * factor,
             energy=torch.where(due, sight.energy, s.energy),
             force_x=torch.where(_batch.spread(due, s.x), sight.force, s.force_x),
             r=torch.where(_batch.spread(due, s.x), sight.r, s.r),
-            w=torch.where(_batch.spread(due, s.x), sight.w, s.w),
+            common=replace(s.common, rho=rho, w=torch.where(_batch.spread(due, s.x), sight.w, s.w)),
             model=s.model.scaled(factor),
         )
         return moved, due
@@ -301,10 +295,10 @@ class QuasiNewton(Solver):
         return _batch.norm(s.r) > _TOGETHER * torch.maximum(_batch.norm(s.x), 0.1 * s.extent)
 
     def _learn(
-        self, problem: Problem, s: QuasiNewtonState, pull: Pull, accepted: Tensor, moved: Tensor
+        self, problem: Problem, s: QuasiNewtonState, vjp: Vjp, accepted: Tensor, moved: Tensor
     ) -> tuple[QuasiNewtonState, Tensor]:
         """The trial updates the model, and where accepted it becomes the base; and where it taught something."""
-        z, gradient = _batch.flat(s.z), _batch.flat(pull.gradient)
+        z, gradient = _batch.flat(s.z), _batch.flat(vjp.gradient)
         step = z - s.base_z
         bend = gradient - s.base_pull
         long = is_long(step, z)
@@ -318,16 +312,17 @@ class QuasiNewton(Solver):
         # The leap is from where the pull stands: the share alone may be above what the energy allows, and leap for nothing.
         left = torch.where(settled, torch.minimum(s.share, self._left(s, energy)), s.share)
         share = torch.where(accepted & (s.k > 0), decay.to(s.share) * left, s.share)
+        evidence = Evidence.at(s.z, vjp, self._jac_scale(s, step, vjp)).where(accepted, s.evidence)
         learned = replace(
             s,
+            common=replace(s.common, evidence=evidence),
             model=model,
-            stretch=torch.where(accepted, self._stretch(s, step, pull), s.stretch),
             base_z=torch.where(take, z, s.base_z),
             base_x=torch.where(_batch.spread(accepted, s.x), s.x, s.base_x),
             base_pull=torch.where(take, gradient, s.base_pull),
             base_energy=energy,
-            base_force=torch.where(accepted, pull.force, s.base_force),
-            first_force=torch.where(s.k == 0, pull.force, s.first_force),
+            base_force=torch.where(accepted, vjp.cotangent, s.base_force),
+            first_force=torch.where(s.k == 0, vjp.cotangent, s.first_force),
             base_gap=torch.where(accepted, _batch.norm(s.r), s.base_gap),
             accepted=s.accepted + accepted,
             age=torch.where(moved, 0.0, s.age + accepted),
@@ -337,10 +332,10 @@ class QuasiNewton(Solver):
         return learned, taught
 
     @staticmethod
-    def _stretch(s: QuasiNewtonState, step: Tensor, pull: Pull) -> Tensor:
+    def _jac_scale(s: QuasiNewtonState, step: Tensor, vjp: Vjp) -> Tensor:
         """What the move to the trial point and the pull there tell about ``|DG|``; a move too short tells nothing new."""
         secant = secant_of(s.x - s.base_x, step, _batch.flat(s.z))
-        return torch.maximum(pull.ratio, torch.where(secant.isinf(), s.stretch, secant))
+        return torch.maximum(vjp.ratio, torch.where(secant.isinf(), s.evidence.jac_scale, secant))
 
     def _renewed(self, problem: Problem, s: QuasiNewtonState, accepted: Tensor) -> QuasiNewtonState:
         """The Gauss-Newton matrix at the base, where it is due."""
@@ -432,21 +427,21 @@ class QuasiNewton(Solver):
 
     def residuals(self, problem: Problem, state: QuasiNewtonState) -> tuple[Tensor, Tensor]:
         """Gap and stationarity; w is exact for the multiplier ``lam + rho (w - x)``, so only z and the gap can be off."""
-        s = state
-        curvature = s.rho if envelope.needs_splitting(problem) else s.nu
-        in_z = _batch.ratio(latent_residual(problem, s.before, s.gradient, curvature, s.stretch), s.stretch)
+        s, e, nu = state, state.evidence, state.units.smoothness
+        curvature = s.rho if envelope.needs_splitting(problem) else nu
+        in_z = _batch.ratio(latent_residual(problem, e.z, e.gradient, curvature, e.jac_scale), e.jac_scale)
         size = _batch.norm(s.base_x)
         if not envelope.needs_splitting(problem):
-            slope = _batch.ratio(in_z, s.unit(size) + s.force)
-            return torch.zeros_like(slope), unknown_is_infinite(problem, s, slope)
+            slope = _batch.ratio(in_z, s.units.gradient(size) + e.cotangent)
+            return torch.zeros_like(slope), e.infinite_if_unknown(problem, slope)
         size = torch.maximum(size, 0.1 * s.extent)
         inner = s.w_memory.get("inner_residual")
-        nu = s.nu if inner is None else torch.maximum(s.nu, s.w_memory["smoothness"])
-        error = 0.0 if inner is None else inner * ((nu + s.rho) * size + s.force)
-        force = torch.where(s.nu > 0, s.force, torch.maximum(s.force, s.first_force))
-        error = error + hidden_force(s.base_gap, s.rho, size, s.nu)
-        stationarity = _batch.ratio(in_z + error, s.unit(size) + force)
-        return _batch.ratio(s.base_gap, size), unknown_is_infinite(problem, s, stationarity)
+        steepest = nu if inner is None else torch.maximum(nu, s.w_memory["smoothness"])
+        error = 0.0 if inner is None else inner * ((steepest + s.rho) * size + e.cotangent)
+        cotangent = torch.where(nu > 0, e.cotangent, torch.maximum(e.cotangent, s.first_force))
+        error = error + hidden_force(s.base_gap, s.rho, size, nu)
+        stationarity = _batch.ratio(in_z + error, s.units.gradient(size) + cotangent)
+        return _batch.ratio(s.base_gap, size), e.infinite_if_unknown(problem, stationarity)
 
     def takes_jacobians(self, problem: Problem) -> bool:
         """For Gauss-Newton matrices."""

@@ -62,8 +62,8 @@ def compare_with_descent(
     sigma = _batch.spread(before.sigma, r)
     taken = beta * before.scale * before.first_rho / before.rho
     length = _batch.spread(taken, before.z)
-    collapsed = before.z + length * linear.pull(sigma * r - slope_w)
-    descent = before.z - length * linear.pull(slope_x)
+    collapsed = before.z + length * linear.vjp(sigma * r - slope_w)
+    descent = before.z - length * linear.vjp(slope_x)
     nu = problem.loss.curvature(before.x)[1]
     return DescentGap(
         identity=_batch.norm(after.z - collapsed),

@@ -225,7 +225,7 @@ def _curvature(generator: Generator, z: Tensor, radius: float, moves: int, rando
     h = _NARROW * generator.spread
     for turn in range(moves + 4):
         trial = project(z + 0.1 * radius * _unit(_way(z, random)), radius) if turn % 4 == 3 else z
-        ahead, behind = (generator.push(trial + side * h * u, u[None])[0] for side in (1, -1))
+        ahead, behind = (generator.jvp(trial + side * h * u, u[None])[0] for side in (1, -1))
         y = _unit(ahead - behind)
         image = _slope_of_pairing(generator, trial, y, u)
         size = _batch.norm(image)

@@ -9,15 +9,15 @@ from genprior.solvers import (
     LBFGS,
     Adam,
     Auto,
+    Choice,
     ExactADMM,
     GradientDescent,
     LinearizedADMM,
     ProjectedGradient,
-    Solver,
     z_steps,
 )
 
-OURS: dict[str, Callable[[], Solver]] = {
+OURS: dict[str, Callable[[], Choice]] = {
     "Auto": Auto,
     "ExactADMM": ExactADMM,
     "LinearizedADMM": LinearizedADMM,
@@ -30,12 +30,12 @@ _FEWEST = 3
 """Values of a number from which on its grid has an edge."""
 
 
-def grids(*, quick: bool = False) -> dict[str, list[Solver]]:
+def grids(*, quick: bool = False) -> dict[str, list[Choice]]:
     """Each baseline with the settings that it may choose from, on other pictures of the same problem.
 
     The default of each (steps from a running estimate of the curvature) is among them.
     """
-    found: dict[str, list[Solver]] = {
+    found: dict[str, list[Choice]] = {
         "gradient descent": [GradientDescent(), *(GradientDescent(step) for step in _STEPS)],
         "momentum": [
             GradientDescent(momentum=0.9),
@@ -52,7 +52,7 @@ def grids(*, quick: bool = False) -> dict[str, list[Solver]]:
     return {name: choices[:: max(1, len(choices) // 2)][:2] for name, choices in found.items()} if quick else found
 
 
-def at_edge(chosen: Solver, choices: list[Solver]) -> bool:
+def at_edge(chosen: Choice, choices: list[Choice]) -> bool:
     """Whether a number of the chosen setting is the least or the largest of its grid: a wider one might do better."""
     for name, value in _numbers(chosen):
         tried = {other for choice in choices for key, other in _numbers(choice) if key == name}

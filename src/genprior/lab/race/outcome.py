@@ -11,7 +11,7 @@ from torch import Tensor
 
 from genprior.lab.race.contenders import OURS
 from genprior.lab.race.problems import Entry
-from genprior.solvers import Solver
+from genprior.solvers import Choice
 
 ERRORS = (0.05, 0.01)
 """Targets where the data are exact: median relative error."""
@@ -36,7 +36,7 @@ class Run:
 class Entrant:
     """A solver as it runs, and whether its setting lies at the edge of the grid that it was chosen from."""
 
-    solver: Solver
+    solver: Choice
     edge: bool = False
 
 

@@ -16,7 +16,7 @@ from genprior.lab.race.problems import ENTRIES, Entry, Instance, instance
 from genprior.lab.trace import ErrorRecorder
 from genprior.loop.solve import solve
 from genprior.models.bundled import has_bundled, load_generator
-from genprior.solvers import Adam, Solver
+from genprior.solvers import Adam, Choice
 from genprior.stopping import MaxSteps, Seconds
 
 _NEVER = 10**9
@@ -115,14 +115,14 @@ def _tuned(practice: Instance, budget: Budget, quick: bool, announce: Callable[[
     return best
 
 
-def _ranked(practice: Instance, name: str, choices: list[Solver], seconds: float) -> list[Solver]:
+def _ranked(practice: Instance, name: str, choices: list[Choice], seconds: float) -> list[Choice]:
     """The settings, from the lowest median objective after so many seconds to the highest."""
     ends = [run_one(practice, name, solver, seconds).objectives[-1] for solver in choices]
     scores = [float(torch.nan_to_num(end, nan=torch.inf).median()) for end in ends]
     return [choices[number] for number in sorted(range(len(choices)), key=scores.__getitem__)]
 
 
-def run_one(contest: Instance, name: str, solver: Solver, seconds: float) -> Run:
+def run_one(contest: Instance, name: str, solver: Choice, seconds: float) -> Run:
     """One solver on one problem. What a generator has learned is forgotten first; a metric that came with it stays."""
     contest.problem.generator.forget()
     record = ErrorRecorder(contest.truth)

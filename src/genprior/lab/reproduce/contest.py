@@ -20,7 +20,7 @@ from genprior.lab.trace import Course, Measure, Recorder
 from genprior.loop.solve import solve
 from genprior.models.bundled import load_generator
 from genprior.problem import Problem
-from genprior.solvers import Solver
+from genprior.solvers import Choice
 from genprior.status import Status
 from genprior.stopping import MaxSteps, View
 
@@ -82,7 +82,7 @@ class _Watcher:
         return {name: torch.stack([row[name] for row in whole]).numpy() for name in (whole[0] if whole else {})}
 
 
-def race(contest: Contest, solver: Solver, steps: int) -> Found:
+def race(contest: Contest, solver: Choice, steps: int) -> Found:
     """One solver for so many iterations; nobody stops early, everybody pays for what they use."""
     contest.problem.generator.forget()
     record = Recorder(contest.measures, contest.starts.flatten(1)[:, 0])
@@ -169,7 +169,7 @@ def race_part(
     return Part(name, run, seconds(generator, steps, pictures), () if tuning is None else (tuning,))
 
 
-def chosen(method: Method, results: Results, tuning: str | None, steps: int) -> Solver:
+def chosen(method: Method, results: Results, tuning: str | None, steps: int) -> Choice:
     """The setting that the tuning found, or the only one, for a run of so many iterations."""
     if tuning is None:
         return method.solvers(steps)[0]

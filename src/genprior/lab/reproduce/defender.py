@@ -16,7 +16,7 @@ from genprior.lab.reproduce.contest import Setting, network
 from genprior.lab.reproduce.methods import ADAM, AUTO, EXACT, EXACT_ADAM, EXACT_L2, GD
 from genprior.models.bundled import load_classifier
 from genprior.result import Result
-from genprior.solvers import Solver
+from genprior.solvers import Choice
 from genprior.status import Status
 from genprior.stopping import View
 from genprior.training.data import Pictures, mnist
@@ -63,7 +63,7 @@ class Defender:
 
     setting: Setting
     key: str
-    solver: Solver
+    solver: Choice
 
     @property
     def classify(self) -> nn.Module:

@@ -11,11 +11,11 @@ from genprior.solvers import (
     ADMM,
     Adam,
     Auto,
+    Choice,
     ExactADMM,
     GradientDescent,
     LinearizedADMM,
     ProjectedGradient,
-    Solver,
     duals,
     penalties,
     z_steps,
@@ -49,10 +49,10 @@ PAPERS = (GD, ADAM, LINEARIZED, EXACT)
 
 
 @dataclass(frozen=True)
-class Choice:
+class GridPoint:
     """A setting: its numbers by name, and the solver that they give for a run of so many iterations."""
 
-    make: Callable[[int], Solver]
+    make: Callable[[int], Choice]
     numbers: dict[str, float]
 
 
@@ -61,7 +61,7 @@ class Method:
     """A solver and the settings that it may choose from, by the objective on other pictures."""
 
     key: str
-    choices: tuple[Choice, ...]
+    choices: tuple[GridPoint, ...]
 
     @property
     def tuned(self) -> bool:
@@ -73,7 +73,7 @@ class Method:
         """For people."""
         return LABELS[self.key]
 
-    def solvers(self, steps: int) -> tuple[Solver, ...]:
+    def solvers(self, steps: int) -> tuple[Choice, ...]:
         """Every setting for a run of so many iterations: schedules stretch with the run, in tuning and in the race."""
         return tuple(choice.make(steps) for choice in self.choices)
 
@@ -94,14 +94,14 @@ class Method:
 
 
 def grid(
-    key: str, make: Callable[..., Solver], count: int, *, stretch: bool = False, **numbers: Sequence[float]
+    key: str, make: Callable[..., Choice], count: int, *, stretch: bool = False, **numbers: Sequence[float]
 ) -> Method:
     """``count`` of the settings that list their numbers side by side; ``make`` is told the iterations if they matter."""
     rows = [dict(zip(numbers, row, strict=True)) for row in zip(*numbers.values(), strict=True)]
-    return Method(key, tuple(Choice(partial(_made, make, row, stretch), row) for row in _few(rows, count)))
+    return Method(key, tuple(GridPoint(partial(_made, make, row, stretch), row) for row in _few(rows, count)))
 
 
-def _made(make: Callable[..., Solver], row: dict[str, float], stretch: bool, steps: int) -> Solver:
+def _made(make: Callable[..., Choice], row: dict[str, float], stretch: bool, steps: int) -> Choice:
     return make(**row, iterations=steps) if stretch else make(**row)
 
 
@@ -136,7 +136,7 @@ def sensing_methods(count: int, generator: str, fraction: float) -> list[Method]
         grid(LINEARIZED, _linearized, count, rho=first, pull=pulls),
         grid(EXACT, exact, count, stretch=True, rho=last, pull=drags),
         grid(EXACT_ADAM, exact_adam, count, rho=constant, step=steps),
-        Method(AUTO, (Choice(partial(_made, Auto, {}, False), {}),)),
+        Method(AUTO, (GridPoint(partial(_made, Auto, {}, False), {}),)),
     ]
 
 
@@ -155,7 +155,7 @@ def denoising_methods(count: int, norm: str) -> list[Method]:
         grid(ADAM, Adam, count, step_size=_MOVES),
         grid(EXACT, _scaled, count, stretch=True, rho=last, pull=pulls, share=shares),
         grid(EXACT_ADAM, _plain_adam, count, rho=constant, step=steps),
-        Method(AUTO, (Choice(partial(_made, Auto, {}, False), {}),)),
+        Method(AUTO, (GridPoint(partial(_made, Auto, {}, False), {}),)),
     ]
 
 
@@ -180,32 +180,32 @@ _FINE_EARLY = 100
 """For denoising: 2%, 4%, 8%, and the last penalty for 86% of the run."""
 
 
-def exact(rho: float, pull: float, iterations: int) -> Solver:
+def exact(rho: float, pull: float, iterations: int) -> Choice:
     """Algorithm 2 with last penalty ``rho`` and z steps ``pull / rho``."""
     first = rho / 2**_SCALES
     return ExactADMM(first, beta=pull / first, n=max(1, iterations // _EARLY), scales=_SCALES)
 
 
-def exact_adam(rho: float, step: float) -> Solver:
+def exact_adam(rho: float, step: float) -> Choice:
     """The same w step, Adam in z, a constant dual step of 3% of the penalty."""
     return ADMM(z_step=z_steps.Adam(step), dual=duals.Constant(0.03 * rho), penalty=penalties.Constant(rho))
 
 
-def _projected(inner: float, step: float) -> Solver:
+def _projected(inner: float, step: float) -> Choice:
     return ProjectedGradient(inner=int(inner), z_step=z_steps.Adam(step))
 
 
-def _linearized(rho: float, pull: float) -> Solver:
+def _linearized(rho: float, pull: float) -> Choice:
     return LinearizedADMM(rho, beta=pull / rho, dual=duals.Paper())
 
 
-def _scaled(rho: float, pull: float, share: float, iterations: int) -> Solver:
+def _scaled(rho: float, pull: float, share: float, iterations: int) -> Choice:
     """Algorithm 2 in four scales up to ``rho``, the paper's dual rule."""
     first, n = rho / 2**_FINE_SCALES, max(1, iterations // _FINE_EARLY)
     return ExactADMM(first, beta=pull / first, sigma=share * rho, n=n, scales=_FINE_SCALES)
 
 
-def _plain_adam(rho: float, step: float) -> Solver:
+def _plain_adam(rho: float, step: float) -> Choice:
     """Adam in z, a constant dual step of a tenth of the penalty: the paper's rule freezes the dual before it is right."""
     return ADMM(z_step=z_steps.Adam(step), dual=duals.Constant(0.1 * rho), penalty=penalties.Constant(rho))
 

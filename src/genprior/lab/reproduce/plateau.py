@@ -21,7 +21,7 @@ from genprior.lab.reproduce.parts import Array, Found, Part, Results
 from genprior.loop.solve import solve
 from genprior.losses import SquaredDistance
 from genprior.problem import Problem
-from genprior.solvers import ADMM, LevenbergMarquardt, LinearizedADMM, Solver, duals, penalties, z_steps
+from genprior.solvers import ADMM, Choice, LevenbergMarquardt, LinearizedADMM, duals, penalties, z_steps
 from genprior.solvers.admm import ADMMState
 from genprior.stopping import MaxSteps, View
 
@@ -105,7 +105,7 @@ def synthetic(seed: int, conditioning: float) -> tuple[Problem, Tensor, Tensor]:
     return problem, start, best.signal
 
 
-def _watched(problem: Problem, start: Tensor, solution: Tensor, solver: Solver, steps: int) -> dict[str, Array]:
+def _watched(problem: Problem, start: Tensor, solution: Tensor, solver: Choice, steps: int) -> dict[str, Array]:
     """Gap, distance to the solution, length of the dual, at each step."""
     size = _batch.norm(solution)
 

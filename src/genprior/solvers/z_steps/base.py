@@ -10,7 +10,7 @@ from torch import Tensor
 
 from genprior.generators import Evaluation
 from genprior.problem import Problem
-from genprior.solvers.base import Pull, State
+from genprior.solvers.base import State, Vjp
 from genprior.solvers.estimates import lipschitz
 from genprior.terms import Term
 
@@ -44,24 +44,24 @@ class FirstOrder(ZStep):
 
     def advance(self, problem: Problem, state: State, task: Task, memory: Memory) -> Advance:
         """Pull back, move, evaluate."""
-        pull = Pull.of(state, task.force)
+        vjp = Vjp.of(state, task.cotangent)
         move = Move(
             z=state.z,
-            gradient=pull.gradient,
+            gradient=vjp.gradient,
             term=problem.on_latent,
             curvature=task.curvature,
-            kappa=pull.kappa,
+            kappa=vjp.kappa,
             shrink=task.shrink,
             spread=problem.generator.spread,
         )
         z, memory = self(move, memory)
-        return Advance(problem.generator.evaluate(z), pull, memory)
+        return Advance(problem.generator.evaluate(z), vjp, memory)
 
 
 class Task(NamedTuple):
     """Lower ``curvature/2 |G(z) - v|^2 + H(z)``, or a function of that curvature in the signal, from the state's point."""
 
-    force: Tensor
+    cotangent: Tensor
     """Gradient with respect to the signal there: ``curvature (G(z) - v)``."""
     curvature: Tensor
     shrink: Tensor
@@ -72,7 +72,7 @@ class Advance(NamedTuple):
     """Where a z step arrived."""
 
     at: Evaluation
-    pull: Pull
+    vjp: Vjp
     """The gradient at the point that was left."""
     memory: Memory
     exact: Tensor | None = None

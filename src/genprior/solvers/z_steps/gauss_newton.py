@@ -13,9 +13,8 @@ from genprior.generators import Evaluation
 from genprior.generators.jacobian import Linearised
 from genprior.operators.conjugate_gradient import conjugate_gradient
 from genprior.problem import Problem
-from genprior.solvers.base import Pull, State
+from genprior.solvers.base import State, Vjp
 from genprior.solvers.damping import Model
-from genprior.solvers.estimates import pull_ratio, remembered
 from genprior.solvers.latent_model import proximal_direction
 from genprior.solvers.z_steps.base import Advance, Memory, Task, ZStep
 from genprior.solvers.z_steps.first_order import Gradient
@@ -75,28 +74,28 @@ class GaussNewton(ZStep):
 
     def advance(self, problem: Problem, state: State, task: Task, memory: Memory) -> Advance:
         """``inner`` damped trials."""
-        e = _batch.flat(task.force) / task.curvature[:, None]
+        e = _batch.flat(task.cotangent) / task.curvature[:, None]
         term = _over(problem.on_latent, task.curvature)
         if "model" not in memory:
             return self._without_matrix(problem, state, task, e, term, memory["damping"])
         model, fresh = self._renewed(problem, state, memory["model"], e)
-        gradient = task.curvature[:, None] * model.pull(e)
-        stretch = model.gram.diagonal(dim1=1, dim2=2).amax(dim=1).sqrt()
+        gradient = task.curvature[:, None] * model.vjp(e)
+        jac_scale = model.gram.diagonal(dim1=1, dim2=2).amax(dim=1).sqrt()
         at = state.at
         for _ in range(min(self.inner, _affordable(problem, len(e), 1, 0))):
             z = _batch.flat(at.z)
-            d = task.shrink[:, None] * model.direction(model.pull(e), z, term, at.z.shape)
+            d = task.shrink[:, None] * model.direction(model.vjp(e), z, term, at.z.shape)
             trial = problem.generator.evaluate((z + d).reshape(at.z.shape), graph=False)
             change = _batch.flat(trial.x - at.x)
             fall, size = _fall(term, e, change, at, trial), _batch.square(e) + torch.nan_to_num(term(at.z), posinf=0.0)
-            predicted = _fall(term, e, model.push(d), at, trial)
+            predicted = _fall(term, e, model.jvp(d), at, trial)
             accepted = fall > 0
             visible = predicted > 64 * torch.finfo(e.dtype).eps * size
             gain = torch.nan_to_num(fall / torch.where(predicted > 0, predicted, 1.0), nan=1.0)
             model = model.updated(d, change, _batch.norm(at.x)).judged(gain, accepted, visible)
             at = at.where(accepted, trial)
             e = torch.where(accepted[:, None], e + change, e)
-        return Advance(at, self._pull(state, task, gradient, stretch), {"model": model}, fresh)
+        return Advance(at, self._vjp(state, task, gradient, jac_scale), {"model": model}, fresh)
 
     def _forms(self, problem: Problem, z: Tensor) -> bool:
         if self.dense is not None:
@@ -113,7 +112,7 @@ class GaussNewton(ZStep):
         budget = problem.generator.budget
         if budget is None or budget.share(s.z[0].numel(), 0, len(index)) <= _MOST_OF_BUDGET:
             return model.refreshed(index, problem.generator.jacobian(s.z[index])), fresh
-        gradient = _batch.flat(s.at.pull(e.reshape(s.x.shape)))
+        gradient = _batch.flat(s.at.vjp(e.reshape(s.x.shape)))
         return model.aligned(index, e[index], gradient[index]), fresh
 
     def _without_matrix(
@@ -123,9 +122,9 @@ class GaussNewton(ZStep):
         budget = problem.generator.budget
         if budget is not None and budget.share(*_LEAST_PASSES, len(s.z)) > 1:
             moved = Gradient().advance(problem, s, task, {})
-            return Advance(moved.at, moved.pull, {"damping": damping})
+            return Advance(moved.at, moved.vjp, {"damping": damping})
         maps = problem.generator.linearised(s.z)
-        gradient = _batch.flat(maps.pull(e.reshape(s.x.shape)))
+        gradient = _batch.flat(maps.vjp(e.reshape(s.x.shape)))
         curvature = _batch.ratio(_batch.norm(_push(maps, s.z, gradient)), _batch.norm(gradient)).square()
         damping = torch.where(damping > 0, damping, 1e-3 * curvature)
         d = task.shrink[:, None] * self._solved(
@@ -140,8 +139,8 @@ class GaussNewton(ZStep):
         changed = torch.where(accepted, torch.where(gain > 0.5, damping / 3, damping), 4 * damping)
         damping = torch.minimum(torch.where(visible, changed, damping), _MOST_DAMPING * curvature)
         at = s.at.where(accepted, trial)
-        pull = self._pull(s, task, task.curvature[:, None] * gradient, curvature.sqrt())
-        return Advance(at, pull, {"damping": damping})
+        vjp = self._vjp(s, task, task.curvature[:, None] * gradient, curvature.sqrt())
+        return Advance(at, vjp, {"damping": damping})
 
     @staticmethod
     def _solved(maps: Linearised, z: Tensor, gradient: Tensor, damping: Tensor, term: Term, most: int) -> Tensor:
@@ -152,8 +151,8 @@ class GaussNewton(ZStep):
         add = damping + _batch.column(weight, damping)
 
         def apply(v: Tensor) -> Tensor:
-            pushed = maps.push(v.reshape(z.shape))
-            return _batch.flat(maps.pull(pushed)) + add[:, None] * v
+            pushed = maps.jvp(v.reshape(z.shape))
+            return _batch.flat(maps.vjp(pushed)) + add[:, None] * v
 
         newton = conjugate_gradient(apply, -(gradient + own), None, _CG_TOLERANCE, min(most, _CG_STEPS)).solution
         if term.as_quadratic() is not None:
@@ -161,11 +160,9 @@ class GaussNewton(ZStep):
         return proximal_direction(apply, gradient, flat, newton, term, z.shape, steps=min(most, _PROX_STEPS))
 
     @staticmethod
-    def _pull(s: State, task: Task, gradient: Tensor, stretch: Tensor) -> Pull:
-        """With another lower bound of ``|DG|``, for at a solution little is pulled back."""
-        force = _batch.norm(task.force)
-        ratio = torch.maximum(pull_ratio(gradient, force), stretch)
-        return Pull(gradient.reshape(s.z.shape), force, ratio, remembered(s.kappa, ratio))
+    def _vjp(s: State, task: Task, gradient: Tensor, jac_scale: Tensor) -> Vjp:
+        """With another lower bound of ``|DG|``, because at a solution the cotangent is short."""
+        return Vjp.known(s, gradient.reshape(s.z.shape), _batch.norm(task.cotangent), jac_scale)
 
 
 def _affordable(problem: Problem, rows: int, forwards: float, backwards: float) -> int:
@@ -176,7 +173,7 @@ def _affordable(problem: Problem, rows: int, forwards: float, backwards: float) 
 
 
 def _push(maps: Linearised, z: Tensor, v: Tensor) -> Tensor:
-    return _batch.flat(maps.push(v.reshape(z.shape)))
+    return _batch.flat(maps.jvp(v.reshape(z.shape)))
 
 
 def _over(term: Term, curvature: Tensor) -> Term:

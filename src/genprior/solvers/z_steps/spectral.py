@@ -9,7 +9,7 @@ from torch import Tensor
 
 from genprior import _batch
 from genprior.problem import Problem
-from genprior.solvers.base import Pull, State
+from genprior.solvers.base import State, Vjp
 from genprior.solvers.estimates import lipschitz
 from genprior.solvers.z_steps.base import Advance, Memory, Task, ZStep
 from genprior.terms import Zero
@@ -42,9 +42,9 @@ class Spectral(ZStep):
 
     def advance(self, problem: Problem, state: State, task: Task, memory: Memory) -> Advance:
         """Pull back, choose the length, move, evaluate, take back what went up."""
-        s, pull = state, Pull.of(state, task.force)
-        length = torch.where(pull.kappa == 0, 0.0, task.shrink * self._length(pull, task, memory))
-        z = s.z - _batch.spread(length, s.z) * pull.gradient
+        s, vjp = state, Vjp.of(state, task.cotangent)
+        length = torch.where(vjp.kappa == 0, 0.0, task.shrink * self._length(vjp, task, memory))
+        z = s.z - _batch.spread(length, s.z) * vjp.gradient
         if not isinstance(problem.on_latent, Zero):
             z = problem.on_latent.prox(z, length)
         at = problem.generator.evaluate(z)
@@ -56,11 +56,11 @@ class Spectral(ZStep):
         }
         if bool(risen.any()):
             at = at.where(risen, s.at)
-        return Advance(at, pull, new, ~risen)
+        return Advance(at, vjp, new, ~risen)
 
     @staticmethod
-    def _length(pull: Pull, task: Task, memory: Memory) -> Tensor:
-        usual = 1 / lipschitz(task.curvature, pull.kappa)
+    def _length(vjp: Vjp, task: Task, memory: Memory) -> Tensor:
+        usual = 1 / lipschitz(task.curvature, vjp.kappa)
         spectral = 1 / _batch.above_zero(task.curvature * memory["met"])
         length = torch.where(memory["met"] > 0, torch.minimum(spectral, _LONGEST * usual), usual)
         return torch.where(memory["again"] > 0, memory["again"] / task.shrink, length)
@@ -69,8 +69,8 @@ class Spectral(ZStep):
     def _change(problem: Problem, s: State, task: Task, x: Tensor, z: Tensor) -> Tensor:
         """Of ``curvature/2 |x - v|^2 + H`` between the state's point and (x, z), beyond rounding."""
         move = x - s.x
-        smooth = _batch.dot(task.force, move) + 0.5 * task.curvature * _batch.square(move)
-        size = _batch.square(task.force) / _batch.above_zero(task.curvature)
+        smooth = _batch.dot(task.cotangent, move) + 0.5 * task.curvature * _batch.square(move)
+        size = _batch.square(task.cotangent) / _batch.above_zero(task.curvature)
         rounding = 8 * torch.finfo(move.dtype).eps * (size + smooth.abs())
         if isinstance(problem.on_latent, Zero):
             return smooth - rounding
