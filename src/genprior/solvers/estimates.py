@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -64,6 +66,33 @@ def latent_residual(problem: Problem, z: Tensor, gradient: Tensor, curvature: Te
     return _batch.norm(z - problem.on_latent.prox(z - _batch.spread(t, z) * gradient, t)) / t
 
 
+def smooth_gradient(problem: Problem) -> Callable[[Tensor], Tensor]:
+    """The gradient of L, and of R where that is quadratic."""
+    weight, centre = problem.on_signal.as_quadratic() or (0.0, 0.0)
+
+    def slope(x: Tensor) -> Tensor:
+        own = _batch.spread(_batch.column(weight, x), x) * (x - centre)
+        return problem.loss.gradient(x, problem.loss.evaluate(x)[1]) + own
+
+    return slope
+
+
+class Hessian:
+    """Products with the Hessian of L, and of a quadratic R, at x, from differences of gradients: exact for quadratics."""
+
+    def __init__(self, problem: Problem, x: Tensor, size: Tensor) -> None:
+        self._slope, self._x = smooth_gradient(problem), x
+        self.gradient = self._slope(x)
+        self._step = _batch.above_zero(_NEARBY * size)
+
+    def along(self, d: Tensor) -> tuple[Tensor, Tensor]:
+        """``H u`` and the curvature ``<u, H u>`` for the unit vectors u along d."""
+        u = d / _batch.spread(_batch.above_zero(_batch.norm(d)), d)
+        step = _batch.spread(self._step, u)
+        product = (self._slope(self._x + step * u) - self.gradient) / step
+        return product, _batch.dot(u, product).clamp_min(0)
+
+
 def gradient_parts(problem: Problem, x: Tensor, nu: Tensor) -> tuple[Tensor, Tensor]:
     """The two parts of a gradient of L, and of a quadratic R, that cancel at a solution, per item.
 
@@ -72,12 +101,7 @@ def gradient_parts(problem: Problem, x: Tensor, nu: Tensor) -> tuple[Tensor, Ten
     which may be far larger: the direction that the operator stretches most need not occur in signals. It serves where both
     vanish.
     """
-    weight, centre = problem.on_signal.as_quadratic() or (0.0, 0.0)
-    bend = _batch.spread(_batch.column(weight, x), x)
-
-    def slope(at: Tensor) -> Tensor:
-        return problem.loss.gradient(at, problem.loss.evaluate(at)[1]) + bend * (at - centre)
-
+    slope = smooth_gradient(problem)
     here = slope(x)
     product = (slope((1 + _NEARBY) * x) - here) / _NEARBY
     fixed, moving = _batch.norm(here - product), _batch.ratio(_batch.norm(product), _batch.norm(x))

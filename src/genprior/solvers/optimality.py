@@ -17,7 +17,8 @@ from genprior.generators.jacobian import Linearised
 from genprior.problem import Problem
 from genprior.solvers import envelope
 from genprior.solvers.base import Multiplier
-from genprior.solvers.estimates import gradient_parts
+from genprior.solvers.envelope import needs_splitting
+from genprior.solvers.estimates import Hessian, gradient_parts
 from genprior.terms import Zero
 
 _SHORT = 1e-3
@@ -50,17 +51,21 @@ def optimality(problem: Problem, z: Tensor, extent: Tensor, multiplier: Multipli
 
     The subgradient of ``L + R`` is the gradient where that exists. Otherwise a ``multiplier`` names it: w minimises
     ``L(w) + R(w) + <w, lam> + rho/2 |w - G(z)|^2``, so that ``-(lam + rho (w - G(z)))`` is one at w, and w must equal G(z).
-    The residual in z is that of a proximal gradient step, ``|z - prox_{tH}(z - t g)| / t``. It is relative to
-    ``|DG(z)| (u + |f|) + |h|``, with u the larger of ``|A^T y|`` and ``|A^T A x|``, f the subgradient and h one of H; ``|DG|``
-    is a lower estimate at z itself. ``extent`` is the length of a typical signal, the unit where w vanishes.
+    The residual in z is that of a proximal gradient step, ``|z - prox_{tH}(z - t g)| / t``. It is relative to the lengths
+    that the parts of the gradient can have (:func:`_natural_length`), plus ``|h|`` for a subgradient h of H. ``extent`` is the
+    length of a typical signal, the unit where w vanishes.
     """
     at = problem.generator.linearised(z)
     slope = _slope(problem, at.x, z, extent, multiplier)
     gradient = _batch.flat(at.vjp(slope.f))
-    unit = _unit(problem, at.x) + _batch.norm(slope.f)
-    scale = torch.maximum(_batch.ratio(_batch.norm(gradient), _batch.norm(slope.f)), _jacobian_scale(problem, z, at))
-    in_z = _in_latent(problem, z, gradient, scale, unit)
-    return Optimality(slope.gap, torch.maximum(in_z, _batch.ratio(slope.error, unit)))
+    hessian = Hessian(problem, at.x, torch.maximum(_batch.norm(at.x), 0.1 * extent))
+    scales = _scales(problem, z, at, hessian)
+    seen = _batch.ratio(_batch.norm(gradient), _batch.norm(slope.f))
+    scales = scales._replace(jacobian=torch.maximum(scales.jacobian, seen))
+    in_z = _in_latent(problem, z, gradient, _natural_length(problem, at.x, slope.f, hessian, scales))
+    return Optimality(
+        slope.gap, torch.maximum(in_z, _batch.ratio(slope.error, _unit(problem, at.x) + _batch.norm(slope.f)))
+    )
 
 
 def _slope(problem: Problem, x: Tensor, z: Tensor, extent: Tensor, multiplier: Multiplier | None) -> _Slope:
@@ -94,26 +99,64 @@ def _unit(problem: Problem, x: Tensor) -> Tensor:
     return torch.where(unit > 0, unit, _batch.norm(problem.on_signal.subgradient(torch.zeros_like(x))))
 
 
-def _jacobian_scale(problem: Problem, z: Tensor, at: Linearised) -> Tensor:
-    """A lower estimate of ``|DG(z)|``: one step of a power iteration, from a random vector, the same for all items.
+class _Scales(NamedTuple):
+    """Lower estimates at z, per item: ``|DG|``, and ``|sqrt(H) DG|`` for the Hessian H of L in the signal (``|A DG|``)."""
 
-    The random vector is pulled back, and the signal is differenced along the result. A short difference, so that it is
-    about z alone, whatever the generator does further off.
+    jacobian: Tensor
+    measured: Tensor
+
+
+def _scales(problem: Problem, z: Tensor, at: Linearised, hessian: Hessian) -> _Scales:
+    """One step of a power iteration with ``DG^T H DG``, from a random vector, the same for all items.
+
+    The random vector goes through H and is pulled back, and the signal is differenced along the result. A short difference,
+    so that it is about z alone, whatever the generator does further off.
     """
     random = torch.Generator().manual_seed(0)
     v = torch.randn((1, *at.x.shape[1:]), generator=random, dtype=torch.float32, device="cpu").to(at.x).expand_as(at.x)
-    pulled, flat = _batch.flat(at.vjp(v)), _batch.flat(z)
+    product, curvature = hessian.along(v)
+    curved = (curvature > 0) & (_batch.norm(product) > 0)
+    product = torch.where(_batch.spread(curved, v), product, v)
+    pulled, flat = _batch.flat(at.vjp(product)), _batch.flat(z)
     length = _batch.norm(pulled)
     typical = flat.shape[1] ** 0.5 * problem.generator.spread
     step = torch.finfo(z.dtype).eps ** (1 / 3) * _batch.norm(flat).clamp_min(typical)
     ahead = flat + (step / _batch.above_zero(length))[:, None] * pulled
-    moved = _batch.norm(problem.generator.evaluate(ahead.reshape(z.shape), graph=False).x - at.x) / step
-    return torch.maximum(torch.where(moved.isfinite(), moved, 0.0), length / _batch.norm(v))
+    change = problem.generator.evaluate(ahead.reshape(z.shape), graph=False).x - at.x
+    change = torch.where(_batch.spread(_batch.norm(change).isfinite(), change), change, 0.0)
+    moved = _batch.norm(change) / step
+    jacobian = torch.maximum(moved, length / _batch.norm(product))
+    there = torch.where(curved, length / _batch.above_zero(curvature.sqrt()), 0.0)
+    return _Scales(jacobian, torch.maximum(moved * hessian.along(change)[1].sqrt(), there))
 
 
-def _in_latent(problem: Problem, z: Tensor, gradient: Tensor, scale: Tensor, unit: Tensor) -> Tensor:
-    """The residual in z, relative to the parts of the gradient."""
-    whole = scale * unit
+def _natural_length(problem: Problem, x: Tensor, f: Tensor, hessian: Hessian, scales: _Scales) -> Tensor:
+    """What the gradient in z would be if its parts did not cancel, per item.
+
+    The parts of the gradient of L are ``H x`` and the rest c, for least squares ``A^T A x`` and ``A^T y``; f itself is one
+    where it does not vanish at a solution. Pulled back, a part p is at most ``|DG| |p|``, and at most ``|sqrt(H) DG|``
+    times the length of p as H measures it, ``|A x|`` and ``|y|``. The lesser of the two counts: |DG| alone may come from
+    directions that the operator does not see, and would make any gradient look short. What R adds to f is seen whole.
+    """
+
+    def pulled(part: Tensor, curvature: Tensor) -> Tensor:
+        length = _batch.norm(part)
+        seen = scales.measured * torch.where(curvature > 0, length / curvature.sqrt(), torch.inf)
+        return torch.fmin(scales.jacobian * length, seen)  # NaN is zero times infinity: no curvature at all
+
+    product, curvature = hessian.along(x)
+    product = product * _batch.spread(_batch.norm(x), x)
+    rest = product - hessian.gradient
+    moving = torch.fmin(scales.jacobian * _batch.norm(product), scales.measured * _batch.norm(x) * curvature.sqrt())
+    length = torch.maximum(moving, pulled(rest, hessian.along(rest)[1]))
+    length = length + pulled(hessian.gradient, hessian.along(hessian.gradient)[1])
+    if needs_splitting(problem):
+        length = length + scales.jacobian * _batch.norm(f - hessian.gradient)
+    return torch.where(length > 0, length, scales.jacobian * (_unit(problem, x) + _batch.norm(f)))
+
+
+def _in_latent(problem: Problem, z: Tensor, gradient: Tensor, whole: Tensor) -> Tensor:
+    """The residual in z, relative to the parts of the gradient, of length ``whole`` without the term's own."""
     term, flat = problem.on_latent, _batch.flat(z)
     if isinstance(term, Zero):
         return _batch.ratio(_batch.norm(gradient), whole)

@@ -106,7 +106,7 @@ class Stationarity:
     """How far zero is from ``DG^T (grad L + dR) + dH``, in natural units."""
 
     ratio: float
-    """The distance over ``|DG| (u + |dR|) + |dH|``."""
+    """The distance over the lengths that its parts can have: those of L as its Hessian sees them, ``|DG| |dR|``, ``|dH|``."""
     limit: float
     """What the tolerance and rounding allow."""
     stretch: float
@@ -126,12 +126,36 @@ def stationarity(item: Item, z: np.ndarray, w: np.ndarray, tolerance: float) -> 
     unit = item.on_signal.unit(x) + (0.0 if item.loss is None else item.loss.unit(x))
     near = SLACK * tolerance * size(x), SLACK * tolerance * size(z)
     normal, pull = _best_subgradients(item, (w, z), near, (jacobian, gradient), max(unit, item.on_signal.steepness))
-    whole = stretch * (unit + size(normal)) + size(pull)
+    whole = _loss_length(item, x, jacobian) + stretch * (item.on_signal.unit(x) + size(normal)) + size(pull)
     residual = size(jacobian.T @ (gradient + normal) + pull)
     allowed = item.rounding(z, normal)[2]
     return Stationarity(
         _ratio(residual, whole), SLACK * tolerance + 4 * _ratio(allowed, whole), float(stretch), residual
     )
+
+
+def _loss_length(item: Item, x: np.ndarray, jacobian: np.ndarray) -> float:
+    """What ``DG^T grad L`` would be if its parts ``H x`` and ``c = H x - grad L`` did not cancel.
+
+    Each is at most ``|DG| |p|``, and at most ``|sqrt(H) DG| sqrt(<p, H^+ p>)``: an operator need not see what G moves most.
+    """
+    if item.loss is None:
+        return 0.0
+    gradient, hessian = item.loss.gradient(x), item.loss.hessian(x)
+    scale = max(np.abs(hessian).max(), 1e-300)
+    values, vectors = np.linalg.eigh(hessian / scale)
+    seen = values > 1e-12 * max(values[-1], 1e-300)
+    roots, basis = np.sqrt(scale) * np.sqrt(values[seen]), vectors[:, seen]
+    stretch, measured = np.linalg.norm(jacobian, 2), np.linalg.norm(roots[:, None] * (basis.T @ jacobian), 2)
+
+    def length(part: np.ndarray) -> float:
+        inside = basis.T @ part
+        if size(part - basis @ inside) > 1e-6 * size(part):  # H does not see all of it
+            return float(stretch * size(part))
+        return float(min(stretch * size(part), measured * size(inside / roots)))
+
+    moving = hessian @ x
+    return max(length(moving), length(moving - gradient)) + length(gradient)
 
 
 def _best_subgradients(
