@@ -15,7 +15,7 @@ from enum import StrEnum
 from genprior.status import Status
 
 _LOST = 2.5
-"""An item is lost when its residual is so many times that of the others, or of the noise."""
+"""An item is lost when its residual is so many times that of the others, and of the noise where that is known."""
 _SPREADS = 3.0
 """And so many robust standard deviations above the others, in the logarithm."""
 _VISIBLE = 0.05
@@ -23,7 +23,9 @@ _VISIBLE = 0.05
 _FITTED = 1e-3
 """Below this residual the data are fitted, whether or not the search had ended."""
 _UNEXPLAINED = 0.7
-"""A single item with a larger residual is lost: the answer explains less than half of the data's energy."""
+"""A larger residual explains less than half of the data's energy: lost if the item is alone, or others do far better."""
+_NOTHING = 0.9
+"""A larger residual explains next to nothing: lost whatever the others have."""
 _COMPANY = 4
 """Items that it takes to compare one with."""
 _FITS = 1.3
@@ -81,6 +83,8 @@ class Company:
     median: float
     spread: float
     """Robust standard deviation of the logarithm."""
+    good: float = math.nan
+    """The lower quartile."""
 
     @classmethod
     def of(cls, residuals: Iterable[float | None]) -> Company:
@@ -91,7 +95,8 @@ class Company:
         median = statistics.median(known)
         logs = [math.log(max(r, 1e-300)) for r in known]
         middle = statistics.median(logs)
-        return cls(len(known), median, 1.4826 * statistics.median(abs(x - middle) for x in logs))
+        spread = 1.4826 * statistics.median(abs(x - middle) for x in logs)
+        return cls(len(known), median, spread, sorted(known)[len(known) // 4])
 
 
 @dataclass(frozen=True)
@@ -153,13 +158,15 @@ def is_lost(facts: Facts, company: Company) -> bool:
         return False
     if facts.noise is not None and r <= _FITS * facts.noise:
         return False
-    if company.count < _COMPANY:
-        return r > _UNEXPLAINED and facts.status not in _STOPPED
+    if r > _NOTHING or company.count < _COMPANY:
+        return r > _UNEXPLAINED
     if r <= _VISIBLE:
         return False
+    if r > _UNEXPLAINED and r > _LOST * max(company.good, facts.noise or 0.0):
+        return True
     usual = max(company.median, facts.noise or 0.0)
     far = math.log(r) > math.log(max(company.median, 1e-300)) + _SPREADS * company.spread
-    return r > _LOST * usual and (far or r > _UNEXPLAINED)
+    return r > _LOST * usual and far
 
 
 def _concern(facts: Facts, company: Company) -> Concern | None:
@@ -190,7 +197,10 @@ def _ended(facts: Facts, words: Words, concern: Concern | None) -> str:
     if not facts.representable:
         return "the loss of these data overflows or vanishes in this dtype: use other units, nearer to 1, or float64."
     if concern is Concern.NOT_BEGUN:
-        return "no time was left for a single step: this is where the search begins, not an answer. Allow more."
+        left = (
+            "no time was left for a single step" if facts.status is Status.OUT_OF_TIME else "not a single step was made"
+        )
+        return f"{left}: this is where the search begins, not an answer. Allow more."
     if concern is Concern.INFEASIBLE:
         return (
             f"{facts.status.name}, and no iterate satisfied the constraint: G(z) never lay in the set of on_signal, or z in "
@@ -222,7 +232,9 @@ def _fit(facts: Facts, company: Company, concern: Concern | None, words: Words) 
         return ""
     if concern is Concern.LOST:
         beside = (
-            f", {r / company.median:.0f} times the median of all {company.count} items" if company.count > 1 else ""
+            f", {r / company.median:.0f} times the median of all {company.count} items"
+            if company.count > 1 and r > _LOST * company.median
+            else ""
         )
         many = "" if facts.restarts == 1 else f" although {facts.restarts} starts were tried"
         return (

@@ -40,8 +40,8 @@ _ADVICE = {
     Status.SETTLED: "settled: the objective has stopped falling, and the optimality conditions hold to a percent. That is as "
     "near as rounding, or a kink of the generator, lets one come.",
     Status.TARGET: "the objective asked for was reached.",
-    Status.STALLED: "stalled: the objective has stopped falling, but not at a minimum. Try another solver (gp.Auto() is the "
-    "default), another start, or a larger patience.",
+    Status.STALLED: "stalled: the objective has stopped falling where the conditions of a minimum do not hold, or cannot "
+    "be decided by this solver (a kink). Try another solver (gp.Auto() is the default), another start, or a larger patience.",
     Status.MAX_STEPS: "stopped by the limit of steps before convergence.",
     Status.OUT_OF_TIME: "stopped by the limit of time before convergence.",
     Status.OUT_OF_PASSES: "stopped by the limit of passes before convergence.",

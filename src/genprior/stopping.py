@@ -91,7 +91,7 @@ class Seconds(StopRule):
     What a method computes before its first step counts, and is scaled to the limit. No pass through G begins when the
     time is over, so the limit is overrun by one pass at most. (The first run of a process takes a second or two more, in which
     torch loads what it needs for derivatives.) Where ``batch_size`` splits the work, each part gets an equal share of what
-    is left.
+    is left, and one pass for its starts in any case.
     """
 
     seconds: float

@@ -18,6 +18,8 @@ _DEFLATE, _LZF = 1, 32000
 _HARMLESS = (2, 3)
 """Filters that leave the size: shuffle, and a checksum of four bytes."""
 _CHECKSUM = 4
+_LZF_RATIO = 88
+"""Three bytes become 264 at most."""
 
 
 def hdf5() -> Any:
@@ -41,7 +43,7 @@ def hdf5_names(path: Path, file: Handle[Any]) -> list[str]:
     data_set, found = hdf5().Dataset, []
 
     def visit(name: str, part: object) -> None:
-        if isinstance(part, data_set):
+        if isinstance(part, data_set) and part.shape is not None:  # h5py.Empty has none, and holds nothing
             found.append(name)
             check_count(len(found), path)
 
@@ -102,7 +104,8 @@ class Hdf5Array:
         settings = data.id.get_create_plist()
         filters = [settings.get_filter(number)[0] for number in range(settings.get_nfilters())]
         packers = [code for code in filters if code not in _HARMLESS]
-        if len(packers) > 1 or not {*packers} <= {_DEFLATE, _LZF}:
+        usual = [code for code in (_HARMLESS[0], *packers, _HARMLESS[1]) if code in filters]
+        if len(packers) > 1 or not {*packers} <= {_DEFLATE, _LZF} or filters != usual:
             raise Unreadable(
                 f"{self._name} is packed in an unusual way (filters {', '.join(map(str, filters))}), expected gzip or lzf: "
                 "write it anew, for example with h5repack -f GZIP=4"
@@ -113,8 +116,17 @@ class Hdf5Array:
                 f"{self._name} is packed in chunks of {readable(size)}, at most {readable(LARGEST_PIECE)} are unpacked at "
                 "once: write it with smaller chunks, for example with h5py and chunks=True"
             )
+        if packers == [_LZF]:
+            data.id.chunk_iter(lambda chunk: self._check_size(chunk, size))
         if packers == [_DEFLATE]:
             data.id.chunk_iter(lambda chunk: self._note(chunk, data.chunks[0]))
+
+    def _check_size(self, chunk: Any, size: int) -> None:
+        """LZF, which cannot be tried in pieces, is left out where it does not make a chunk smaller."""
+        if chunk.size > size + _CHECKSUM or chunk.size * _LZF_RATIO > 2 * LARGEST_PIECE + size:
+            raise Unreadable(
+                f"{self._name} has a chunk of {readable(chunk.size)} for the {readable(size)} declared: damaged, or forged"
+            )
 
     def _note(self, chunk: Any, rows: int) -> None:
         if chunk.size * DEFLATE_RATIO > LARGEST_PIECE:
@@ -125,7 +137,9 @@ class Hdf5Array:
         size = math.prod(data.chunks) * data.dtype.itemsize if self._large else 0
         for place, rows in [*self._large.items()]:
             if place[0] < stop and start < place[0] + rows:
-                if not unpacks_to(data.id.read_direct_chunk(place)[1], size + _CHECKSUM):
+                skipped, content = data.id.read_direct_chunk(place)
+                fits = len(content) <= size + _CHECKSUM if skipped else unpacks_to(content, size + _CHECKSUM)
+                if not fits:
                     raise Unreadable(
                         f"{self._name} has a chunk that becomes more than the {readable(size)} declared: damaged, or forged"
                     )

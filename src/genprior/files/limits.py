@@ -71,13 +71,13 @@ def check_head(path: Path) -> None:
 
 
 def unpacks_to(stream: bytes, most: int) -> bool:
-    """Whether a deflated stream (zlib) becomes at most so many bytes; they are not kept. A damaged one does."""
+    """Whether a deflated stream (zlib) becomes at most so many bytes; they are not kept. A damaged one does not."""
     unpacker, left = zlib.decompressobj(), stream
     while most >= 0 and not unpacker.eof and left:
         try:
             most -= len(unpacker.decompress(left, _STEP))
         except zlib.error:
-            return True
+            return False
         left = unpacker.unconsumed_tail
     return most >= 0
 

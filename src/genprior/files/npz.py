@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import zipfile
 from pathlib import Path
 from typing import IO, Any
@@ -51,7 +52,12 @@ class NpzArray:
         self._check_member()
         with self._open() as stream:
             self.shape, fortran, self._kind = self._head(stream)
+            content = self.file.get().getinfo(self._member).file_size - stream.tell()
         self.dtype = self._kind.name
+        if math.prod(self.shape) * self._kind.itemsize != content or any(length < 0 for length in self.shape):
+            raise Unreadable(
+                f"{path}: {self.key} declares the shape {self.shape}, but holds {content} bytes: it is damaged, or forged"
+            )
         if fortran and len(self.shape) > 1:
             raise Unreadable(f"{path}: {self.key} lies column by column: save numpy.ascontiguousarray(array)")
 
@@ -61,7 +67,7 @@ class NpzArray:
             self.close()
             self._stream = self._open()
             self._head(self._stream)
-        row = self._kind.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
+        row = self._kind.itemsize * math.prod(self.shape[1:])
         self._skip((start - self._next) * row)
         count = min(stop, self.shape[0]) - start
         content = self._exactly(self._stream, count * row)
@@ -75,7 +81,7 @@ class NpzArray:
         self.close()
         with self._open() as stream:
             self._head(stream)
-            content = self._exactly(stream, self._kind.itemsize * int(np.prod(self.shape, dtype=np.int64)))
+            content = self._exactly(stream, self._kind.itemsize * math.prod(self.shape))
         return plain_tensor(np.frombuffer(content, self._kind).reshape(self.shape))
 
     def close(self) -> None:

@@ -121,7 +121,7 @@ Places = dict[tuple[int, str], int]
 def places_of(module: nn.Module) -> Places:
     """Of parameters and buffers."""
     return {
-        (number, name): tensor.data_ptr()
+        (number, name): tensor.data_ptr() if tensor.layout is torch.strided else id(tensor)
         for number, part in enumerate(all_parts(module))
         for name, tensor in (*part._parameters.items(), *part._buffers.items())
         if tensor is not None and not tensor.is_inference()
@@ -133,7 +133,17 @@ def follow(double: nn.Module, module: nn.Module, seen: Places) -> None:
     now = places_of(module)
     if double is module or now == seen:
         return
+    if now.keys() != seen.keys():
+        raise ValueError(
+            "parameters or buffers of the module were added, removed or renamed since the generator was made of it: make a "
+            "new gp.Generator(module, ...)"
+        )
     parts, originals = all_parts(double), all_parts(module)
+    if place_of(module) != place_of(double):
+        device, dtype = place_of(module)
+        raise TypeError(
+            f"the module was moved to {device}, {dtype} since the generator was made of it: make a new gp.Generator"
+        )
     for (number, name), place in now.items():
         if seen.get((number, name)) in {None, place}:
             continue
@@ -153,12 +163,21 @@ def contents_of(module: nn.Module) -> str:
         digest.update(type(part).__qualname__.encode())
         for name, value in (*vars(part).items(), *part._parameters.items(), *part._buffers.items()):
             if isinstance(value, Tensor):
-                plain = torch.view_as_real(value.detach().resolve_conj()) if value.is_complex() else value.detach()
                 digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-                digest.update(plain.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+                for plain in _strided(value.detach()):
+                    digest.update(plain.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
             elif isinstance(value, bool | int | float | str | tuple):
                 digest.update(f"{name} {value!r}".encode())
     return digest.hexdigest()
+
+
+def _strided(tensor: Tensor) -> list[Tensor]:
+    """The numbers of a tensor, real and strided; of a sparse one, its indices and values."""
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), *_strided(tensor._values())]
+    if tensor.layout is not torch.strided:
+        return _strided(tensor.to_dense() if tensor.is_mkldnn else tensor.to_sparse())
+    return [torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor]
 
 
 def version_of(tensor: Tensor) -> int:

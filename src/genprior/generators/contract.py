@@ -236,6 +236,7 @@ class Generator:
 
         ``image`` is a linear map of signals ``(n, *signal_shape)`` to be applied to the columns: ``(B, m, s)``.
         """
+        self._follow()
         self._check_latent(z)
         with self._twice(), _persons_code(z):
             matrix = jacobian(self.module, z, math.prod(self.signal_shape), image, self._between)
@@ -249,6 +250,7 @@ class Generator:
 
     def jvp(self, z: Tensor, tangents: Tensor) -> Tensor:
         """``DG(z) v`` for tangents ``(n, B, *latent_shape)``, as ``(n, B, *signal_shape)``: n forward passes in one."""
+        self._follow()
         self._check_latent(z)
         self._between()
         with self._twice(), _persons_code(z):
@@ -275,21 +277,19 @@ class Generator:
     def metric(self) -> Tensor:
         """``E[DG(z)^T DG(z)]`` over the law, ``(s, s)`` for s latent numbers: how far latent directions move the signal.
 
-        The one that came with the generator, at no cost; otherwise estimated by a few passes, which are counted each time, and
+        The one that came with the generator, at no cost; otherwise estimated by a few passes, once, and
         remembered. Estimated anew when anything that the module holds has changed. In a run whose limit does not allow for all
         of these passes, a rougher estimate serves that run alone.
         """
         self._follow()
         contents, known = contents_of(self.module), self._known.latest
         if known is not None and known.contents == contents:
-            self.forwards, self.backwards = self.forwards + known.forwards, self.backwards + known.backwards
             return known.metric
         points, pulls = affordable(self.budget)
-        before = self.forwards, self.backwards
         metric = mean_gram(self, points, pulls)
         if (points, pulls) != (POINTS, PULLS):
             self._known = Remembered()  # a rough one, for this run alone
-        self._known.latest = Preconditioner(metric, contents, self.forwards - before[0], self.backwards - before[1])
+        self._known.latest = Preconditioner(metric, contents)
         return metric
 
     def metric_modes(self) -> tuple[Tensor, Tensor]:
@@ -307,7 +307,7 @@ class Generator:
     def forget(self) -> None:
         """Drop what was estimated (the metric): for measurements in which everybody pays for what they use."""
         given = self._given
-        self._known.latest = None if given is None else Preconditioner(given, self._given_for, 0, 0)
+        self._known.latest = None if given is None else Preconditioner(given, self._given_for)
 
     def sample_latent(self, count: int, seed: int = 0) -> Tensor:
         """Draw ``count`` latents from the law, the same on every device; never the starts of a search, whatever its seed."""

@@ -32,8 +32,6 @@ class Preconditioner:
     metric: Tensor
     contents: str
     """Digest of the module's numbers."""
-    forwards: int
-    backwards: int
 
     @cached_property
     def modes(self) -> tuple[Tensor, Tensor]:

@@ -25,12 +25,14 @@ from genprior.jobs.results import write_result
 from genprior.jobs.resume import SIGNALS, plan_of, refuse_losses
 from genprior.jobs.settings import Recovery, solver_named
 from genprior.loop.progress import fraction_done
-from genprior.loop.solve import solve
+from genprior.loop.solve import Hopeless, solve
 from genprior.loop.starts import starts
 from genprior.models.foreign import source_digest
 from genprior.models.labels import check_labels, with_label
 from genprior.operators import Operator
 from genprior.operators.parse import digest_of_files, parse_operator
+from genprior.problem import Problem
+from genprior.result import Result
 from genprior.status import Status
 from genprior.stopping import MaxSteps, Seconds, StopRule, View
 
@@ -136,7 +138,7 @@ class _Job:
         values = torch.stack([item.value for item in loaded if item.value is not None])
         values = values.to(generator.device, generator.dtype.to_complex() if values.is_complex() else generator.dtype)
         y = self._measurements(values, numbers)
-        result = solve(
+        result = self._solved(
             pose(self.job, generator, self.operator, y),
             solver_named(self.job.solver),
             stop=rule,
@@ -150,6 +152,14 @@ class _Job:
         residual = relative_residual(self.operator, result.signal, y)
         noise = expected_noise(self.operator, y, self.job.noise) if self.job.simulate else None
         return Solved(result, y, values if self.job.simulate else None, residual, noise)
+
+    @staticmethod
+    def _solved(problem: Problem, *options: Any, **more: Any) -> Result:
+        """A batch none of whose items can be solved ends as such, and the job goes on."""
+        try:
+            return solve(problem, *options, **more)
+        except Hopeless as found:
+            return found.result
 
     def _measurements(self, values: Tensor, numbers: list[int]) -> Tensor:
         """Made from whole signals, or as given."""

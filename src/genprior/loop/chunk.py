@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from genprior import _batch, _tree
+from genprior import _tree
 from genprior._budget import Budget, OutOfTime
 from genprior._clock import Clock, queue_of
 from genprior.history import Recorder
@@ -76,7 +76,6 @@ class Chunk(Generic[S]):
         self.generator.budget = self.budget
         self.rows = Rows.open(problem, self.solver, starts)
         self.budget.started = True
-        _refuse_hopeless(self.rows)
         self.outcome = Outcome.pending(self.rows)
 
     # -- the loop --------------------------------------------------------------------------------------------------
@@ -322,25 +321,6 @@ class Chunk(Generic[S]):
             forwards=self.forwards,
             backwards=self.backwards,
             seconds=self.clock.seconds,
-        )
-
-
-class Unrepresentable(ValueError):
-    """Data whose loss overflows or vanishes in the dtype."""
-
-
-def _refuse_hopeless(rows: Rows[S]) -> None:
-    """An error where no item can be solved; where some can, the others end as DIVERGED."""
-    if not bool(torch.isfinite(_batch.flat(rows.state.x)).all(dim=1).any()):
-        raise ValueError(
-            "the generator gives NaN or infinity at all starts: check its weights and the scale of its latents with "
-            "gp.checks.check_generator(G)"
-        )
-    if bool(rows.unfit.all()):
-        dtype = str(rows.size.dtype).removeprefix("torch.")
-        raise Unrepresentable(
-            f"the loss of these data cannot be represented in {dtype}: its squares overflow, or vanish. Give data and signals "
-            "in other units, so that they are nearer to 1, or use float64"
         )
 
 

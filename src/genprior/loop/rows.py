@@ -278,8 +278,18 @@ class Outcome:
 
 
 def winners(outcome: Outcome, restarts: int) -> Tensor:
-    """The row of the best restart of each item: feasible ones first, then by score."""
-    best = _order(outcome.score, outcome.objective, restarts)[:, 0]
+    """The row of the best restart of each item: feasible ones first, then by score.
+
+    Among scores that are equal up to rounding, a restart that was given up comes last: its twin went on, and has a verdict.
+    """
+    order = _order(outcome.score, outcome.objective, restarts)
+    score = outcome.score.reshape(-1, restarts).gather(1, order)
+    status = outcome.status.reshape(-1, restarts).gather(1, order)
+    feasible = outcome.objective.isfinite().reshape(-1, restarts).gather(1, order)
+    equal = score <= score[:, :1] + 2 * _SAME * torch.finfo(score.dtype).eps * score[:, :1].abs()
+    wins = equal & (feasible == feasible[:, :1]) & (status != int(Status.CULLED))
+    wins[:, 0] |= ~wins.any(dim=1)
+    best = order.gather(1, wins.int().argmax(dim=1, keepdim=True))[:, 0]
     return torch.arange(len(best), device=best.device) * restarts + best
 
 

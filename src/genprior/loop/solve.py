@@ -144,11 +144,42 @@ def solve(
         keeper = Keeper(checkpoint, *identity)
         try:
             with ProgressBar(progress, items) as bar:
-                return _Run(counted, chosen, choice.plan(problem), options, starts, batch_size, keeper, bar).result()
+                result = _Run(counted, chosen, choice, options, starts, batch_size, keeper, bar).result()
         finally:
             counted.generator.budget = None  # it knows the generator: nothing should wait for the garbage collector
             problem.generator.forwards += counted.generator.forwards
             problem.generator.backwards += counted.generator.backwards
+    refuse_hopeless(result)
+    return result
+
+
+class Hopeless(ValueError):
+    """No item could be solved, because of the data or the generator; ``result`` holds what there is."""
+
+    def __init__(self, message: str, result: Result) -> None:
+        self.result = result
+        super().__init__(message)
+
+
+class Unrepresentable(Hopeless):
+    """Data whose loss overflows or vanishes in the dtype."""
+
+
+def refuse_hopeless(result: Result) -> None:
+    """An error where no item can be solved; where some can, the others end as DIVERGED."""
+    if not bool(torch.isfinite(result.signal.flatten(1)).all(dim=1).any()):
+        raise Hopeless(
+            "the generator gives NaN or infinity at all starts: check its weights and the scale of its latents with "
+            "gp.checks.check_generator(G)",
+            result,
+        )
+    if bool(result.unfit.all()):
+        dtype = str(result.objective.dtype).removeprefix("torch.")
+        raise Unrepresentable(
+            f"the loss of these data cannot be represented in {dtype}: its squares overflow, or vanish. Give data and signals "
+            "in other units, so that they are nearer to 1, or use float64",
+            result,
+        )
 
 
 def _tolerance(problem: Problem, tolerance: float | None) -> float:
@@ -222,14 +253,14 @@ class _Run(Generic[S]):
         self,
         problem: Problem,
         solver: Solver[S],
-        plan: str,
+        choice: Choice,
         options: Options,
         starts: Tensor,
         batch_size: int,
         keeper: Keeper,
         bar: ProgressBar,
     ) -> None:
-        self.problem, self.solver, self.plan, self.options = problem, solver, plan, options
+        self.problem, self.solver, self.choice, self.options = problem, solver, choice, options
         self.starts, self.batch_size = starts, batch_size
         self.items = len(starts) // options.restarts
         self.done: list[Finished] = keeper.finished(starts)
@@ -276,6 +307,7 @@ class _Run(Generic[S]):
     def _assemble(self) -> Result:
         parts = [part.outcome for part in self.done]
         whole = Outcome(*(torch.cat([getattr(p, f.name) for p in parts]) for f in fields(Outcome)))
+        recent = torch.clamp(whole.steps // _RECENT, min=2 * self.options.check_every)
         return Result(
             signal=whole.x,
             z=whole.z,
@@ -291,9 +323,9 @@ class _Run(Generic[S]):
             backwards=sum(part.backwards for part in self.done),
             seconds=sum(part.seconds for part in self.done),
             history=History(tuple(part.panel for part in self.done)),
-            plan=self.plan,
+            plan=self.choice.plan(self.problem),
             reach=self.problem.generator.law.reach(whole.z),
-            improving=whole.steps - whole.fell <= torch.clamp(whole.steps // _RECENT, min=2 * self.options.check_every),
+            improving=(whole.fell > 0) & (whole.steps - whole.fell <= recent),
             bound=active_bounds(self.problem, whole.x, whole.z),
             penalty=penalty_share(self.problem, whole.objective, whole.z),
             unfit=whole.unfit,

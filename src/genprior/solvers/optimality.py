@@ -150,9 +150,10 @@ def _natural_length(problem: Problem, x: Tensor, f: Tensor, hessian: Hessian, sc
     moving = torch.fmin(scales.jacobian * _batch.norm(product), scales.measured * _batch.norm(x) * curvature.sqrt())
     length = torch.maximum(moving, pulled(rest, hessian.along(rest)[1]))
     length = length + pulled(hessian.gradient, hessian.along(hessian.gradient)[1])
+    whole = scales.jacobian * (_unit(problem, x) + _batch.norm(f))
     if needs_splitting(problem):
-        length = length + scales.jacobian * _batch.norm(f - hessian.gradient)
-    return torch.where(length > 0, length, scales.jacobian * (_unit(problem, x) + _batch.norm(f)))
+        return torch.where(length > 0, length + scales.jacobian * _batch.norm(f - hessian.gradient), whole)
+    return torch.where(length > 0, length, whole)
 
 
 def _in_latent(problem: Problem, z: Tensor, gradient: Tensor, whole: Tensor) -> Tensor:

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from genprior import _batch, _random, _validate
 from genprior.generators import Generator
-from genprior.loop.chunk import Unrepresentable
-from genprior.loop.solve import solve
+from genprior.loop.solve import Unrepresentable, solve
 from genprior.losses import LeastSquares, SquaredDistance
 from genprior.operators import Identity, Operator
 from genprior.problem import Problem
