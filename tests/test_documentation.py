@@ -51,6 +51,7 @@ def test_readme_names_every_public_part():
         "Composition",
         "CGResult",
         "DeepinvOperator",
+        "Choice",
         "Solver",
         "State",
         "conjugate_gradient",

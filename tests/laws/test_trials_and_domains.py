@@ -68,7 +68,7 @@ def test_the_residual_in_w_is_bounded_whatever_the_dual_step(share):
     for _ in range(6):
         state = solver.step(problem, state)
         size = torch.maximum(_batch.norm(state.w), 0.1 * state.extent)
-        reported = solver.residuals(problem, state)[1] * (state.unit(size) + _batch.norm(state.lam))
+        reported = solver.residuals(problem, state)[1] * (state.units.gradient(size) + _batch.norm(state.lam))
         slope = problem.loss.gradient(state.w, problem.loss.evaluate(state.w)[1]) + state.lam
         assert bool((_batch.norm(slope) <= reported * (1 + 1e-9)).all())
 

@@ -175,7 +175,7 @@ class QuasiNewton(Solver[QuasiNewtonState]):
     def start(self, problem: Problem, z: Tensor) -> QuasiNewtonState:
         """The trial point is the start itself; its gradient is taken in the first step."""
         at = problem.generator.evaluate(z)  # first: a limited run must know how long a pass takes
-        problem.generator.metric()  # counted, also where it is remembered: equal calls count equal passes
+        problem.generator.metric()
         point = problem.evaluate(at.x, at.z)
         common = Common.first(problem, at, point, envelope.smoothness(problem, at.x))
         zero, flat = common.k, _batch.flat(at.z)
