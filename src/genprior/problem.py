@@ -104,6 +104,11 @@ class Problem:
         part._weight = self._weight[index] if per_item and self._weight is not None else self._weight
         return part
 
+    @property
+    def needs_splitting(self) -> bool:
+        """Whether R is neither zero nor quadratic: then only a splitting, ``w = G(z)``, makes use of its prox."""
+        return self.on_signal.as_quadratic() is None
+
     def evaluate(self, x: Tensor, z: Tensor) -> Point:
         """Objective and score at the feasible point ``x = G(z)``."""
         loss, residual = self.loss.evaluate(x)

@@ -13,9 +13,18 @@ from torch.nn.functional import softplus
 import genprior as gp
 from genprior import operators as ops
 from genprior.losses import NoLoss
-from genprior.solvers import exact
-from genprior.solvers.exact import DiagonalProx, Inner, OrthogonalRows, Prox, QuadraticRows, Resolvent, Split, choose
-from genprior.solvers.inner import inner_proximal_gradient
+from genprior.solvers.admm import exact
+from genprior.solvers.admm.exact import (
+    DiagonalProx,
+    Inner,
+    OrthogonalRows,
+    Prox,
+    QuadraticRows,
+    Resolvent,
+    Split,
+    choose,
+)
+from genprior.solvers.admm.inner import inner_proximal_gradient
 from genprior.terms import L1, L2, Ball, Box, L1Ball, LInf, Simplex, SquaredL2, TotalVariation, Zero
 
 from .operators import reference as ref

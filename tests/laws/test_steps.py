@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 import genprior as gp
-from genprior.solvers.duals import Progress
-from genprior.solvers.exact import Split
-from genprior.solvers.penalties import Residuals
+from genprior.solvers.admm.duals import Progress
+from genprior.solvers.admm.exact import Split
+from genprior.solvers.admm.penalties import Residuals
 from genprior.solvers.z_steps import Move
 from genprior.terms import L1, L2, Ball, Box, LInf, SquaredL2, Zero
 

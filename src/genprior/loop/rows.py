@@ -11,7 +11,6 @@ from torch import Tensor
 from genprior import _batch, _tree
 from genprior.problem import Point, Problem
 from genprior.solvers.base import S, Solver, State, with_scale
-from genprior.solvers.envelope import needs_splitting
 from genprior.solvers.optimality import optimality
 from genprior.status import Status
 
@@ -207,7 +206,7 @@ class Rows(Generic[S]):
         same &= _finite(part.state.objective) | ~_finite(part.best.objective)
         best = part.best.replaced(same, part.state)
         multiplier = solver.multiplier(problem, part.state)
-        if multiplier is None and needs_splitting(problem):
+        if multiplier is None and problem.needs_splitting:
             tolerance = min(tolerance, _SUBGRADIENT)
         found = optimality(problem, best.z, part.extent, multiplier)
         gap = torch.maximum(found.gap, part.gap)

@@ -1,7 +1,7 @@
 """Solvers: frozen descriptions of methods. Only this folder contains update formulas."""
 
-from genprior.solvers import duals, penalties, w_steps, z_steps
-from genprior.solvers.admm import ADMM, ExactADMM, LinearizedADMM
+from genprior.solvers import z_steps
+from genprior.solvers.admm import ADMM, ExactADMM, LinearizedADMM, duals, penalties, w_steps
 from genprior.solvers.auto import Auto
 from genprior.solvers.base import Choice, Solver, State
 from genprior.solvers.descent import Adam, GradientDescent

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from genprior.problem import Problem
-from genprior.solvers import duals, envelope, penalties, z_steps
-from genprior.solvers.admm import ADMM
+from genprior.solvers import z_steps
+from genprior.solvers.admm import ADMM, duals, penalties
 from genprior.solvers.base import Choice, Solver
 from genprior.solvers.lbfgs import LBFGS
 from genprior.solvers.quasi_newton import QuasiNewton
@@ -53,7 +53,7 @@ class Auto(Choice):
         size = _size(problem)
         if size <= _LARGEST_DENSE:
             return QuasiNewton(refresh=max(_SOONEST, size) if size <= _LARGEST_REFRESHED else None)
-        if not envelope.needs_splitting(problem):
+        if not problem.needs_splitting:
             return LBFGS(memory=20)
         return ADMM(z_step=z_steps.Spectral(), dual=duals.Adaptive(), penalty=penalties.Balanced())
 

@@ -18,9 +18,9 @@ from torch import Tensor
 from genprior import _batch
 from genprior.losses import LeastSquares
 from genprior.problem import Point, Problem
-from genprior.solvers.exact import Memory, Split
+from genprior.solvers.admm.exact import Memory, Split
+from genprior.solvers.admm.w_steps import Exact
 from genprior.solvers.levenberg import applies_to, residual_jacobian
-from genprior.solvers.w_steps import Exact
 
 _W_STEP = Exact()
 
@@ -37,14 +37,9 @@ class Sight(NamedTuple):
     w_memory: Memory
 
 
-def needs_splitting(problem: Problem) -> bool:
-    """Whether R is neither zero nor quadratic."""
-    return problem.on_signal.as_quadratic() is None
-
-
 def look(problem: Problem, x: Tensor, point: Point, old: Sight | None, lam: Tensor, rho: Tensor) -> Sight:
     """The envelope at ``x``; ``old`` is where an inner solver may start from."""
-    if not needs_splitting(problem):
+    if not problem.needs_splitting:
         energy = point.loss + problem.on_signal(x)
         return Sight(energy, problem.signal_gradient(x, point.residual), x, torch.zeros_like(x), {})
     start, memory = (x, _W_STEP.start(problem, x, point.residual)) if old is None else (old.w, old.w_memory)
@@ -68,7 +63,7 @@ def smoothness(problem: Problem, x: Tensor) -> Tensor:
 
 def curvature(problem: Problem, x: Tensor, rho: Tensor) -> Tensor:
     """The typical second derivative of the envelope along signals such as x: the scale of a first Hessian."""
-    if needs_splitting(problem):
+    if problem.needs_splitting:
         return rho
     weight, _ = problem.on_signal.as_quadratic() or (0.0, 0.0)
     if isinstance(problem.loss, LeastSquares):
@@ -87,5 +82,5 @@ def gauss_newton(problem: Problem, z: Tensor, rho: Tensor) -> Tensor:
         matrix = residual_jacobian(problem, z)
         return matrix.mT @ matrix
     matrix = problem.generator.jacobian(z)
-    weight = rho if needs_splitting(problem) else smoothness(problem, problem.generator(z))
+    weight = rho if problem.needs_splitting else smoothness(problem, problem.generator(z))
     return weight[:, None, None] * (matrix.mT @ matrix)

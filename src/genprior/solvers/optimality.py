@@ -17,7 +17,6 @@ from genprior.generators.jacobian import Linearised
 from genprior.problem import Problem
 from genprior.solvers import envelope
 from genprior.solvers.base import Multiplier
-from genprior.solvers.envelope import needs_splitting
 from genprior.solvers.estimates import Hessian, gradient_parts
 from genprior.terms import Zero
 
@@ -151,7 +150,7 @@ def _natural_length(problem: Problem, x: Tensor, f: Tensor, hessian: Hessian, sc
     length = torch.maximum(moving, pulled(rest, hessian.along(rest)[1]))
     length = length + pulled(hessian.gradient, hessian.along(hessian.gradient)[1])
     whole = scales.jacobian * (_unit(problem, x) + _batch.norm(f))
-    if needs_splitting(problem):
+    if problem.needs_splitting:
         return torch.where(length > 0, length + scales.jacobian * _batch.norm(f - hessian.gradient), whole)
     return torch.where(length > 0, length, whole)
 

@@ -10,11 +10,12 @@ from torch import Tensor
 from genprior import _batch, _validate
 from genprior.generators.jacobian import OnlyGradients
 from genprior.problem import Point, Problem
-from genprior.solvers import envelope, penalties
+from genprior.solvers import envelope
+from genprior.solvers.admm import penalties
+from genprior.solvers.admm.exact import Memory
 from genprior.solvers.base import Common, Evidence, Multiplier, Solver, State, Vjp
 from genprior.solvers.envelope import Sight
 from genprior.solvers.estimates import hidden_force, is_long, latent_residual, noise, secant_of
-from genprior.solvers.exact import Memory
 from genprior.solvers.latent_model import proximal_direction
 from genprior.solvers.levenberg import affords_jacobian
 from genprior.solvers.secants import SecantModel
@@ -179,7 +180,7 @@ class QuasiNewton(Solver[QuasiNewtonState]):
         point = problem.evaluate(at.x, at.z)
         common = Common.first(problem, at, point, envelope.smoothness(problem, at.x))
         zero, flat = common.k, _batch.flat(at.z)
-        rho = penalties.Constant(self.rho).first(problem, at.x) if envelope.needs_splitting(problem) else zero
+        rho = penalties.Constant(self.rho).first(problem, at.x) if problem.needs_splitting else zero
         lam = torch.zeros_like(at.x)
         sight = envelope.look(problem, at.x, point, None, lam, rho)
         curvature = envelope.curvature(problem, at.x, rho)
@@ -269,7 +270,7 @@ class QuasiNewton(Solver[QuasiNewtonState]):
         """``lam+ = lam + rho (w - x)`` and a larger rho, where it is due; and where it was."""
         spent = (s.k > 0) & (-s.slope < _SPENT * s.rho * _batch.square(s.r))  # little is to be had before lam moves
         due = accepted & ((s.age + 1 >= self.dual_every) | spent)
-        if not envelope.needs_splitting(problem) or not bool(due.any()):
+        if not problem.needs_splitting or not bool(due.any()):
             return s, torch.zeros_like(due)
         grows = due & self._parted(s) & (s.rho < _MOST_GROWTH * s.first_rho)
         factor = torch.where(grows, self.growth * torch.ones_like(s.rho), 1.0)
@@ -428,10 +429,10 @@ class QuasiNewton(Solver[QuasiNewtonState]):
     def residuals(self, problem: Problem, state: QuasiNewtonState) -> tuple[Tensor, Tensor]:
         """Gap and stationarity; w is exact for the multiplier ``lam + rho (w - x)``, so only z and the gap can be off."""
         s, e, nu = state, state.evidence, state.units.smoothness
-        curvature = s.rho if envelope.needs_splitting(problem) else nu
+        curvature = s.rho if problem.needs_splitting else nu
         in_z = _batch.ratio(latent_residual(problem, e.z, e.gradient, curvature, e.jac_scale), e.jac_scale)
         size = _batch.norm(s.base_x)
-        if not envelope.needs_splitting(problem):
+        if not problem.needs_splitting:
             slope = _batch.ratio(in_z, s.units.gradient(size) + e.cotangent)
             return torch.zeros_like(slope), e.infinite_if_unknown(problem, slope)
         size = torch.maximum(size, 0.1 * s.extent)
@@ -449,11 +450,11 @@ class QuasiNewton(Solver[QuasiNewtonState]):
 
     def multiplier(self, problem: Problem, state: QuasiNewtonState) -> Multiplier | None:
         """Its dual variable and penalty."""
-        return Multiplier(state.lam, state.rho) if envelope.needs_splitting(problem) else None
+        return Multiplier(state.lam, state.rho) if problem.needs_splitting else None
 
     def plan(self, problem: Problem) -> str:
         """In words."""
         text = "quasi-Newton steps in z (BFGS, started from the generator's metric)"
-        if envelope.needs_splitting(problem):
+        if problem.needs_splitting:
             return f"{text} on the augmented Lagrangian, w eliminated by {envelope.method_name(problem)}"
         return f"{text} on L(G(z)), which is smooth: no splitting is needed"

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from genprior import _batch
 from genprior.problem import Problem
-from genprior.solvers import duals, penalties, z_steps
+from genprior.solvers import z_steps
+from genprior.solvers.admm import duals, penalties
+from genprior.solvers.admm.exact import Memory, Split
+from genprior.solvers.admm.w_steps import Exact, Linearized, WStep
 from genprior.solvers.base import Common, Evidence, Multiplier, Solver, State
-from genprior.solvers.envelope import needs_splitting
 from genprior.solvers.estimates import hidden_force, latent_residual
-from genprior.solvers.exact import Memory, Split
-from genprior.solvers.w_steps import Exact, Linearized, WStep
 from genprior.solvers.z_steps import Adam, Gradient, Momentum, Task, ZStep
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class ADMM(Solver[ADMMState]):
 
     def multiplier(self, problem: Problem, state: ADMMState) -> Multiplier | None:
         """Its dual variable and penalty."""
-        return Multiplier(state.lam, state.rho) if needs_splitting(problem) else None
+        return Multiplier(state.lam, state.rho) if problem.needs_splitting else None
 
     def _inner_error(self, s: ADMMState, size: Tensor) -> Tensor | float:
         """What an inexact inner solver adds to the residual in w."""

@@ -29,7 +29,7 @@ from genprior.losses import LeastSquares, NoLoss, SquaredDistance
 from genprior.operators import Identity, Mask
 from genprior.operators.base import RowForm
 from genprior.problem import Problem
-from genprior.solvers.inner import inner_proximal_gradient
+from genprior.solvers.admm.inner import inner_proximal_gradient
 from genprior.terms import Around, Scaled, Term, Zero
 
 Memory = dict[str, Tensor]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from genprior import _batch, _validate
 from genprior.problem import Problem
-from genprior.solvers.exact import Memory, Split, Stepped, arrived, choose
+from genprior.solvers.admm.exact import Memory, Split, Stepped, arrived, choose
 from genprior.terms import Zero
 
 
