@@ -30,6 +30,7 @@ from genprior.solvers import (
     Solver,
     duals,
     penalties,
+    trial,
     w_steps,
     z_steps,
 )
@@ -110,6 +111,7 @@ __all__ = [
     "plot",
     "solve",
     "theory",
+    "trial",
     "w_steps",
     "z_steps",
 ]

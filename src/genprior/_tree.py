@@ -1,4 +1,4 @@
-"""Row-wise operations on whole states: nested dataclasses and dictionaries whose leaves are tensors ``(B, ...)``.
+"""Row-wise operations on whole states: nested dataclasses and dictionaries whose leaves are tensors ``(B, ...)`` or None.
 
 Because every leaf has one row per item, selecting items, replacing items and storing a state are written once, here.
 """
@@ -63,6 +63,8 @@ def _map(tree: Any, tensor: Callable[[Tensor], Tensor], evaluation: Callable[[Ev
         return tensor(tree)
     if isinstance(tree, Evaluation):
         return evaluation(tree)
+    if tree is None:
+        return None
     if isinstance(tree, dict):
         return {name: _map(part, tensor, evaluation) for name, part in tree.items()}
     parts = {field.name: getattr(tree, field.name) for field in dataclasses.fields(tree)}

@@ -122,6 +122,14 @@ class Problem:
         value = torch.where(violation <= self.feasibility * _batch.norm(x), 0.0, value)
         return Point(smooth + value, smooth + self._penalty_weight() * violation, residual, loss)
 
+    def signal_value(self, x: Tensor, loss: Tensor) -> Tensor:
+        """``L + R`` at ``x``, where L is ``loss``; an indicator R counts as the penalty that the score puts in its place."""
+        if isinstance(self.on_signal, Zero):
+            return loss
+        if not self.on_signal.is_indicator:
+            return loss + self.on_signal(x)
+        return loss + self._penalty_weight() * self.on_signal.violation(x)
+
     def objective(self, z: Tensor) -> Tensor:
         """``L(G(z)) + R(G(z)) + H(z)`` per item (one forward pass)."""
         with torch.no_grad():

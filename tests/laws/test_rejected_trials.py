@@ -1,4 +1,4 @@
-"""What a rejected trial of the quasi-Newton search teaches: the secant equation, and a direction instead of a shorter step."""
+"""What a rejected trial of the quasi-Newton search is good for: the secant equation, a new direction, not a shorter step."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import genprior as gp
 
 F64 = torch.float64
 BARE = gp.QuasiNewton(ridge=0), None
-PULLED = gp.QuasiNewton(ridge=12.0), 0.1 * gp.SquaredL2()
-"""The model learns L(G(z)) alone: neither the pull nor a quadratic H, whose curvature is known."""
+WITH_RIDGE = gp.QuasiNewton(ridge=12.0), 0.1 * gp.SquaredL2()
+"""The model is of L(G(z)) alone: neither of the ridge nor of a quadratic H, whose curvature is known."""
 
 
 class Winding(nn.Module):
@@ -26,10 +26,11 @@ def rejected_trials(solver, on_latent, items=100, steps=30):
     generator = gp.Generator(Winding(), 2, 3, dtype=F64)
     y = generator(generator.sample_latent(items, seed=1)).detach()
     problem = gp.Problem(generator, gp.SquaredDistance(y), on_latent=on_latent)
-    state, found = solver.start(problem, generator.sample_latent(items, seed=2)), []
+    method = solver.solver(problem)
+    state, found = method.start(problem, generator.sample_latent(items, seed=2)), []
     for _ in range(steps):
-        after = solver.step(problem, state)
-        found.append((problem, state, after, ~solver._judge(problem, state)))
+        after = method.step(problem, state)
+        found.append((problem, state, after, after.model.accepted == state.model.accepted))
         state = after
     return found
 
@@ -42,32 +43,34 @@ def pair(problem, state):
         z = z.reshape(state.z.shape).detach().requires_grad_()
         return torch.autograd.grad(((Winding()(z) - y) ** 2).sum(), z)[0]
 
-    z, base = state.z.detach(), state.base_z.reshape(state.z.shape)
+    z, base = state.z.detach(), state.base.z.reshape(state.z.shape)
     return z - base, gradient(z) - gradient(base)
 
 
 def newton(problem, state, gradient):
-    return state.model.newton(gradient, torch.zeros_like(state.ridge), problem.generator.metric_modes()[1])
+    basis, pairs = gp.trial.Preconditioned().basis(problem), state.model.pairs
+    zero = torch.zeros_like(state.objective)
+    return pairs.newton(gradient @ basis, zero, gp.trial.Preconditioned().scaled(pairs)) @ basis.mT
 
 
 def cosine(a, b):
     return torch.cosine_similarity(a, b, dim=1)
 
 
-@pytest.mark.parametrize("case", [BARE, PULLED], ids=["bare", "pulled"])
-def test_a_rejected_trial_with_a_clear_bend_updates_the_model_and_nothing_else(case):
+@pytest.mark.parametrize("case", [BARE, WITH_RIDGE], ids=["bare", "with ridge"])
+def test_a_rejected_trial_with_a_clear_change_of_the_gradient_updates_the_model_and_nothing_else(case):
     seen = bent_back = 0
     for problem, state, after, rejected in rejected_trials(*case):
-        step, bend = pair(problem, state)
-        clear = rejected & (cosine(step, bend) > 2e-3)
-        learned = newton(problem, after, -bend)
+        step, change = pair(problem, state)
+        clear = rejected & (cosine(step, change) > 2e-3)
+        learned = newton(problem, after, -change)
         torch.testing.assert_close(learned[clear], step[clear], rtol=1e-6, atol=1e-9)
-        long = step.norm(dim=1) > 1e-8  # the bend of shorter ones is rounding, and another one in the solver
-        unclear = rejected & long & (cosine(step, bend) < 5e-4) & (after.trials > 0)
-        assert torch.equal(after.model.steps[unclear], state.model.steps[unclear])
-        assert torch.equal(after.model.bends[unclear], state.model.bends[unclear])
-        for kept in ("base_z", "base_x", "base_pull", "base_energy", "accepted"):
-            assert torch.equal(getattr(after, kept)[rejected], getattr(state, kept)[rejected])
+        long = step.norm(dim=1) > 1e-8  # the change of shorter ones is rounding, and another one in the solver
+        unclear = rejected & long & (cosine(step, change) < 5e-4) & (after.search.trials > 0)
+        assert torch.equal(after.model.pairs.steps[unclear], state.model.pairs.steps[unclear])
+        assert torch.equal(after.model.pairs.changes[unclear], state.model.pairs.changes[unclear])
+        for kept in ("z", "x", "gradient", "energy"):
+            assert torch.equal(getattr(after.base, kept)[rejected], getattr(state.base, kept)[rejected])
         seen, bent_back = seen + int(clear.sum()), bent_back + int(unclear.sum())
     assert seen > 20 and bent_back > 0
 
@@ -75,13 +78,13 @@ def test_a_rejected_trial_with_a_clear_bend_updates_the_model_and_nothing_else(c
 def test_the_search_turns_twice_and_then_shortens():
     turned = shortened = 0
     for problem, state, after, rejected in rejected_trials(*BARE):
-        step, bend = pair(problem, state)
-        turns = rejected & (cosine(step, bend) > 2e-3) & (state.trials < 2)
-        torch.testing.assert_close(after.direction[turns], newton(problem, after, after.base_pull)[turns])
-        assert torch.equal(after.length[turns], after.scale[turns])
-        assert torch.equal(after.trials[turns], state.trials[turns] + 1)
-        shortens = rejected & (state.trials >= 2) & (after.trials > 0)
-        assert torch.equal(after.direction[shortens], state.direction[shortens])
-        assert (after.length[shortens] < state.length[shortens]).all()
+        step, change = pair(problem, state)
+        turns = rejected & (cosine(step, change) > 2e-3) & (state.search.trials < 2)
+        torch.testing.assert_close(after.search.direction[turns], newton(problem, after, after.base.gradient)[turns])
+        assert torch.equal(after.search.length[turns], after.scale[turns])
+        assert torch.equal(after.search.trials[turns], state.search.trials[turns] + 1)
+        shortens = rejected & (state.search.trials >= 2) & (after.search.trials > 0)
+        assert torch.equal(after.search.direction[shortens], state.search.direction[shortens])
+        assert (after.search.length[shortens] < state.search.length[shortens]).all()
         turned, shortened = turned + int(turns.sum()), shortened + int(shortens.sum())
     assert turned > 10 and shortened > 0

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genprior.solvers.secants import SecantModel
+import genprior as gp
+from genprior.solvers.trial.pairs import SecantModel
+from genprior.solvers.trial.secant import SecantState
 from tests.laws.test_curvature import F64, normal
 
 B, S = 3, 5
@@ -24,7 +27,7 @@ def first_values(seed):
 
 
 def pairs(count, seed):
-    """Steps of any length, and bends of positive curvature."""
+    """Steps of any length, and changes of the gradient with positive curvature."""
     root = normal(B, S, S, seed=seed)
     hessian = root @ root.mT + 0.2 * torch.eye(S, dtype=F64)
     for i in range(count):
@@ -57,11 +60,52 @@ def textbook(first, basis, seen, c):
     return matrix
 
 
-def check(model, shared, expected, c, seed=90):
+class Model:
+    """The secant model in the coordinates of eigenvectors, as the direction uses it: shared by all items, or their own."""
+
+    def __init__(self, first, shared, memory, own_bases=False, secant=None, state=None):
+        self.shared, self.secant = shared, secant or gp.trial.Secant(memory, refresh=9 if own_bases else None)
+        zero = torch.zeros(len(first), dtype=first.dtype)
+        basis = shared.expand(len(first), *shared.shape) if own_bases else None
+        self.state = state or SecantState(SecantModel.fresh(first, memory, first.shape[1]), basis, zero, zero)
+
+    @property
+    def basis(self):
+        return self.shared if self.state.basis is None else self.state.basis
+
+    def into(self, v):
+        return (v[:, None] @ self.basis)[:, 0]
+
+    def out(self, v):
+        return (v[:, None] @ self.basis.mT)[:, 0]
+
+    def updated(self, where, step, change):
+        pairs, taught = self.state.pairs.updated(where, self.into(step), self.into(change))
+        return self._with(replace(self.state, pairs=pairs)), taught
+
+    def _with(self, state):
+        return Model(state.pairs.first, self.shared, 0, secant=self.secant, state=state)
+
+    def scaled(self, factor):
+        return self._with(self.secant.scaled(self.state, factor))
+
+    def replaced(self, index, matrices):
+        return self._with(self.secant.replaced(self.state, index, matrices))
+
+    def hessian(self, c, v):
+        pairs = self.state.pairs
+        return self.out(pairs.hessian(c, gp.trial.Preconditioned().scaled(pairs))(self.into(v)))
+
+    def newton(self, v, c):
+        pairs = self.state.pairs
+        return self.out(pairs.newton(self.into(v), c, gp.trial.Preconditioned().scaled(pairs)))
+
+
+def check(model, expected, c, seed=90):
     v = normal(B, S, seed=seed)
-    torch.testing.assert_close(model.hessian(c, shared)(v), (expected @ v[:, :, None])[:, :, 0], rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(model.hessian(c, v), (expected @ v[:, :, None])[:, :, 0], rtol=1e-7, atol=1e-9)
     solved = torch.linalg.solve(expected, v)
-    torch.testing.assert_close(model.newton(v, c, shared), -solved, rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(model.newton(v, c), -solved, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("own_bases", [False, True])
@@ -71,70 +115,93 @@ def check(model, shared, expected, c, seed=90):
 )
 def test_it_is_bfgs_for_every_pull(own_bases, count, seed, c, size):
     shared, first, pull = orthogonal(seed), size * first_values(seed + 1), c * torch.tensor([1.0, 0.3, 2.0], dtype=F64)
-    model, seen = SecantModel.fresh(first, shared, 6, own_bases=own_bases), []
+    model, seen = Model(first, shared, 6, own_bases), []
     for i, (step, bend) in enumerate(pairs(count, seed)):
         where = torch.tensor([True, i % 2 == 0, i % 3 == 0])
-        model, _ = model.learned(where, step, bend, shared)
+        model, _ = model.updated(where, step, bend)
         seen.append((where, step, bend))
-    check(model, shared, textbook(first, shared.expand(B, S, S), seen, pull), pull)
+    check(model, textbook(first, shared.expand(B, S, S), seen, pull), pull)
 
 
 def test_the_oldest_pair_makes_room():
     shared, first, zero = orthogonal(3), first_values(4), torch.zeros(B, dtype=F64)
-    model, seen = SecantModel.fresh(first, shared, 2, own_bases=False), []
+    model, seen = Model(first, shared, 2, False), []
     for step, bend in pairs(4, 5):
-        model, _ = model.learned(torch.ones(B, dtype=torch.bool), step, bend, shared)
+        model, _ = model.updated(torch.ones(B, dtype=torch.bool), step, bend)
         seen.append((torch.ones(B, dtype=torch.bool), step, bend))
-    check(model, shared, textbook(first, shared.expand(B, S, S), seen[-2:], zero), zero)
+    check(model, textbook(first, shared.expand(B, S, S), seen[-2:], zero), zero)
 
 
 def test_scaled_is_the_model_of_a_multiple():
     shared, first, pull = orthogonal(3), first_values(4), torch.zeros(B, dtype=F64)
-    model, seen = SecantModel.fresh(first, shared, 4, own_bases=False), []
+    model, seen = Model(first, shared, 4, False), []
     for step, bend in pairs(3, 8):
-        model, _ = model.learned(torch.ones(B, dtype=torch.bool), step, bend, shared)
+        model, _ = model.updated(torch.ones(B, dtype=torch.bool), step, bend)
         seen.append((torch.ones(B, dtype=torch.bool), step, bend))
     factor = torch.tensor([1.0, 2.5, 0.3], dtype=F64)
     expected = factor[:, None, None] * textbook(first, shared.expand(B, S, S), seen, pull)
-    check(model.scaled(factor), shared, expected, pull)
+    check(model.scaled(factor), expected, pull)
 
 
-def test_begun_anew_and_replaced_concern_their_items_alone():
+def test_restarted_and_replaced_concern_their_items_alone():
     shared, first, pull = orthogonal(3), first_values(4), torch.full((B,), 0.3, dtype=F64)
-    model, everyone = SecantModel.fresh(first, shared, 4, own_bases=True), torch.ones(B, dtype=torch.bool)
+    model, everyone = Model(first, shared, 4, True), torch.ones(B, dtype=torch.bool)
     seen = [(everyone, *pair) for pair in pairs(3, 8)]
     for _, step, bend in seen:
-        model, _ = model.learned(everyone, step, bend, shared)
+        model, _ = model.updated(everyone, step, bend)
     expected = textbook(first, shared.expand(B, S, S), seen, pull)
     root = normal(1, S, S, seed=20)
     matrices = torch.cat([root @ root.mT, torch.full((1, S, S), torch.nan, dtype=F64)])
-    model = model.replaced(torch.tensor([1, 2]), matrices, 1e-3)  # the second is broken: item 2 stays as it is
+    model = model.replaced(torch.tensor([1, 2]), matrices)  # the second is broken: item 2 stays as it is
     unit = torch.eye(S, dtype=F64)
     expected[1] = matrices[0] + (1e-3 * torch.linalg.eigvalsh(matrices[0])[-1] + 0.3) * unit
-    check(model, shared, expected, pull)
+    check(model, expected, pull)
     later = list(pairs(4, 30))[-1]
-    taught, _ = model.learned(everyone, *later, shared)  # pairs live in each item's own basis
+    taught, _ = model.updated(everyone, *later)  # pairs live in each item's own basis
     values, vectors = torch.linalg.eigh(expected - 0.3 * unit)
     updated = textbook(values, vectors, [(everyone, *later)], pull)
     v = normal(B, S, seed=31)
-    torch.testing.assert_close(taught.hessian(pull, shared)(v)[1], updated[1] @ v[1])
+    torch.testing.assert_close(taught.hessian(pull, v)[1], updated[1] @ v[1])
     other = first_values(50)
-    model = model.begun_anew(torch.tensor([False, True, False]), other, shared)
+    second = torch.tensor([False, True, False])
+    pairs_alone = model.state.pairs.restarted(second, other)
+    basis = torch.where(second[:, None, None], shared, model.state.basis)
+    model = model._with(replace(model.state, pairs=pairs_alone, basis=basis))
     expected[1] = shared @ torch.diag(other[1]) @ shared.mT + 0.3 * unit
-    check(model, shared, expected, pull)
+    check(model, expected, pull)
 
 
-def test_plain_takes_the_scale_of_the_pairs_alone():
-    shared, first, pull = orthogonal(3), 20 * first_values(4), torch.full((B,), 0.3, dtype=F64)
-    model, everyone = SecantModel.fresh(first, shared, 4, own_bases=False), torch.ones(B, dtype=torch.bool)
+def test_the_first_hessian_takes_its_scale_from_the_pairs():
+    shared, first = orthogonal(3), 20 * first_values(4)
+    model, everyone = Model(first, shared, 4), torch.ones(B, dtype=torch.bool)
     seen = [(everyone, *pair) for pair in pairs(3, 8)]
     for _, step, bend in seen:
-        model, _ = model.learned(everyone, step, bend, shared)
-    hessian = shared @ torch.diag_embed(first) @ shared.mT
-    scale = scale_of(hessian, seen)
+        model, _ = model.updated(everyone, step, bend)
+    scale = scale_of(shared @ torch.diag_embed(first) @ shared.mT, seen)
     assert ((scale > 0.25) & (scale < 1)).any(), "neither bound hides the scale"
-    expected = scale[:, None, None] * hessian + 0.3 * torch.eye(S, dtype=F64)
-    torch.testing.assert_close(model.plain(normal(B, S), pull, shared), -torch.linalg.solve(expected, normal(B, S)))
+    torch.testing.assert_close(gp.trial.Preconditioned().scaled(model.state.pairs), scale[:, None] * first)
+
+
+def test_the_newest_pair_gives_the_scale_of_limited_memory_bfgs():
+    """The two-loop recursion of the textbook (Nocedal and Wright, algorithm 7.4), item by item."""
+    first = torch.full((B, 1), 3.0, dtype=F64)
+    model, rule, seen = SecantModel.fresh(first, 3, S), gp.trial.NewestPair(), []
+    torch.testing.assert_close(rule.scaled(model), first)
+    for step, change in pairs(5, 8):
+        model, _ = model.updated(torch.ones(B, dtype=torch.bool), step, change)
+        seen.append((step, change))
+    g, zero = normal(B, S, seed=40), torch.zeros(B, dtype=F64)
+    for item in range(B):
+        q, kept = g[item].clone(), [(s[item], y[item]) for s, y in seen[-3:]]
+        shares = []
+        for s, y in reversed(kept):
+            shares.append((s @ q) / (s @ y))
+            q = q - shares[-1] * y
+        s, y = kept[-1]
+        q = (s @ y) / (y @ y) * q
+        for (s, y), share in zip(kept, reversed(shares), strict=True):
+            q = q + (share - (y @ q) / (s @ y)) * s
+        torch.testing.assert_close(model.newton(g, zero, rule.scaled(model))[item], -q)
 
 
 def test_single_precision_with_a_full_memory():
@@ -145,24 +212,24 @@ def test_single_precision_with_a_full_memory():
     curvature = torch.logspace(-3, 3, size)
     matrix = torch.linalg.qr(torch.randn(size, size, generator=generator))[0]
     matrix = matrix @ torch.diag(curvature) @ matrix.mT
-    model = SecantModel.fresh(torch.ones(items, size), shared, memory, own_bases=False)
+    model = Model(torch.ones(items, size), shared, memory, False)
     zero = torch.zeros(items)
     for _ in range(2 * memory):
         step = torch.randn(items, size, generator=generator)
-        model, _ = model.learned(torch.ones(items, dtype=torch.bool), step, step @ matrix, shared)
-    torch.testing.assert_close(-model.newton(step @ matrix, zero, shared), step, rtol=0.02, atol=0.02)
-    torch.testing.assert_close(model.hessian(zero, shared)(step), step @ matrix, rtol=0.02, atol=0.2)
+        model, _ = model.updated(torch.ones(items, dtype=torch.bool), step, step @ matrix)
+    torch.testing.assert_close(-model.newton(step @ matrix, zero), step, rtol=0.02, atol=0.02)
+    torch.testing.assert_close(model.hessian(zero, step), step @ matrix, rtol=0.02, atol=0.2)
     gradient = torch.randn(items, size, generator=generator)
-    assert ((model.newton(gradient, zero, shared) * gradient).sum(1) < 0).all()
+    assert ((model.newton(gradient, zero) * gradient).sum(1) < 0).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64], ids=str)
 @pytest.mark.parametrize("broken", ["nan", "inf", "flat", "bent back", "overflow"])
 def test_a_pair_that_would_spoil_the_model_is_left_out_for_its_item_alone(broken, dtype):
     shared, first = orthogonal(3).to(dtype), first_values(4).to(dtype)
-    model, everyone = SecantModel.fresh(first, shared, 4, own_bases=False), torch.ones(B, dtype=torch.bool)
+    model, everyone = Model(first, shared, 4, False), torch.ones(B, dtype=torch.bool)
     (step, bend), (step2, bend2) = ((s.to(dtype), y.to(dtype)) for s, y in pairs(2, 8))
-    model, taught = model.learned(everyone, step, bend, shared)
+    model, taught = model.updated(everyone, step, bend)
     assert taught.all()
     bend2[1] = {
         "nan": torch.full((S,), torch.nan),
@@ -171,19 +238,18 @@ def test_a_pair_that_would_spoil_the_model_is_left_out_for_its_item_alone(broken
         "bent back": -bend2[1],
         "overflow": 0.9 * torch.finfo(dtype).max * torch.sign(step2[1]),
     }[broken].to(dtype)
-    whole, taught = model.learned(everyone, step2, bend2, shared)
+    whole, taught = model.updated(everyone, step2, bend2)
     assert taught.tolist() == [True, False, True]
-    assert torch.equal(whole.steps[1], model.steps[1]) and torch.equal(whole.bends[1], model.bends[1])
-    direction = whole.newton(normal(B, S).to(dtype), torch.zeros(B, dtype=dtype), shared)
+    assert torch.equal(whole.state.pairs.steps[1], model.state.pairs.steps[1])
+    assert torch.equal(whole.state.pairs.changes[1], model.state.pairs.changes[1])
+    direction = whole.newton(normal(B, S).to(dtype), torch.zeros(B, dtype=dtype))
     assert direction.isfinite().all()
-    torch.testing.assert_close(
-        whole.newton(bend2, torch.zeros(B, dtype=dtype), shared)[::2], -step2[::2], rtol=1e-4, atol=1e-4
-    )
+    torch.testing.assert_close(whole.newton(bend2, torch.zeros(B, dtype=dtype))[::2], -step2[::2], rtol=1e-4, atol=1e-4)
 
 
 def test_a_first_hessian_that_underflowed_leaves_its_item_alone():
     shared, first = orthogonal(3), first_values(4)
-    model = SecantModel.fresh(first, shared, 4, own_bases=True)
-    after = model.replaced(torch.tensor([0, 2]), torch.stack([torch.zeros(S, S), torch.eye(S)]).to(F64), 1e-3)
+    model = Model(first, shared, 4, True)
+    after = model.replaced(torch.tensor([0, 2]), torch.stack([torch.zeros(S, S), torch.eye(S)]).to(F64)).state.pairs
     assert torch.equal(after.first[:2], first[:2])
     torch.testing.assert_close(after.first[2], torch.full((S,), 1.001, dtype=F64))

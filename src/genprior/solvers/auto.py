@@ -10,8 +10,7 @@ from genprior.problem import Problem
 from genprior.solvers import z_steps
 from genprior.solvers.admm import ADMM, duals, penalties
 from genprior.solvers.base import Choice, Solver
-from genprior.solvers.lbfgs import LBFGS
-from genprior.solvers.quasi_newton import QuasiNewton
+from genprior.solvers.trial import LBFGS, QuasiNewton
 
 _LARGEST_DENSE = 1024
 """Most latent numbers for which the eigenvectors of the metric, an s x s matrix, are taken."""
@@ -50,6 +49,10 @@ class Auto(Choice):
 
     def solver(self, problem: Problem) -> Solver[Any]:
         """What is used for this problem."""
+        return self.choice(problem).solver(problem)
+
+    def choice(self, problem: Problem) -> Choice:
+        """The method by its name and options."""
         size = _size(problem)
         if size <= _LARGEST_DENSE:
             return QuasiNewton(refresh=max(_SOONEST, size) if size <= _LARGEST_REFRESHED else None)
@@ -59,15 +62,17 @@ class Auto(Choice):
 
     def plan(self, problem: Problem) -> str:
         """What was chosen, and why."""
-        size, method = _size(problem), self.solver(problem)
+        size, method = _size(problem), self.choice(problem)
         if not isinstance(method, QuasiNewton):
-            return f"Auto: {size} latent numbers are too many for a metric, so {method.plan(problem)}"
+            return (
+                f"Auto: latent dimension {size} exceeds the limit for a dense preconditioner, so {method.plan(problem)}"
+            )
         if problem.generator.no_jacobian is not None:
-            why = "no Gauss-Newton matrices, for the generator has gradients but no Jacobian"
+            why = "no Gauss-Newton matrices, because the generator has gradients but no Jacobian"
         elif method.refresh is None:
-            why = f"no Jacobians, for {size} columns cost more than they save"
+            why = f"no Jacobians, because {size} columns cost more than they save"
         else:
-            why = f"a Gauss-Newton matrix every {method.refresh} steps, for {size} columns are cheap"
+            why = f"a Gauss-Newton matrix every {method.refresh} steps, because {size} columns are cheap"
         return f"Auto: {method.plan(problem)}; {why}"
 
 

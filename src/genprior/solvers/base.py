@@ -282,13 +282,9 @@ class Solver(Choice, Generic[S]):
         """
         e, units = state.evidence, state.units
         residual = latent_residual(problem, e.z, e.gradient, units.smoothness, e.jac_scale)
-        unit = units.gradient(_batch.norm(self.judged_signal(state))) + e.cotangent
+        unit = units.gradient(_batch.norm(state.x)) + e.cotangent
         slope = _batch.ratio(residual, e.jac_scale * unit)
         return torch.zeros_like(slope), e.infinite_if_unknown(problem, slope)
-
-    def judged_signal(self, state: S) -> Tensor:
-        """The signals whose length is the unit of stationarity: the last ones, or the base of methods that try first."""
-        return state.x
 
     def standing(self, state: S) -> Tensor:
         """What divergence is judged by, per item: the score, or that of the last accepted point in methods that try first."""

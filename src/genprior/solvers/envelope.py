@@ -16,38 +16,49 @@ import torch
 from torch import Tensor
 
 from genprior import _batch
-from genprior.losses import LeastSquares
+from genprior.losses import LeastSquares, SquaredDistance
 from genprior.problem import Point, Problem
-from genprior.solvers.admm.exact import Memory, Split
+from genprior.solvers.admm.exact import Memory as WMemory
+from genprior.solvers.admm.exact import Split
 from genprior.solvers.admm.w_steps import Exact
-from genprior.solvers.levenberg import applies_to, residual_jacobian
+from genprior.terms import Zero
 
 _W_STEP = Exact()
 
 
-class Sight(NamedTuple):
+class EnvelopeValue(NamedTuple):
     """The envelope at x, per item."""
 
     energy: Tensor
-    force: Tensor
-    """Its gradient."""
+    f: Tensor
+    """Its gradient in x."""
     w: Tensor
-    r: Tensor
-    """``w - x``."""
-    w_memory: Memory
+    """The minimiser: x itself where nothing is split."""
+    r: Tensor | None
+    """``w - x``; None where nothing is split."""
+    memory: WMemory
+    """What the w step keeps for the next one."""
 
 
-def look(problem: Problem, x: Tensor, point: Point, old: Sight | None, lam: Tensor, rho: Tensor) -> Sight:
-    """The envelope at ``x``; ``old`` is where an inner solver may start from."""
-    if not problem.needs_splitting:
-        energy = point.loss + problem.on_signal(x)
-        return Sight(energy, problem.signal_gradient(x, point.residual), x, torch.zeros_like(x), {})
-    start, memory = (x, _W_STEP.start(problem, x, point.residual)) if old is None else (old.w, old.w_memory)
-    one = torch.ones_like(rho)
-    split = Split(start, lam, x, point.residual, rho, rho, one, 1.0)
+def smooth_value(problem: Problem, x: Tensor, point: Point) -> EnvelopeValue:
+    """``L + R`` itself, with its gradient: where R is zero or quadratic."""
+    return EnvelopeValue(point.loss + problem.on_signal(x), problem.signal_gradient(x, point.residual), x, None, {})
+
+
+class Warm(NamedTuple):
+    """Where an inner solver of the w step may start from."""
+
+    w: Tensor
+    memory: WMemory
+
+
+def evaluate(problem: Problem, x: Tensor, point: Point, lam: Tensor, rho: Tensor, warm: Warm | None) -> EnvelopeValue:
+    """The augmented Lagrangian at ``x`` with w eliminated."""
+    start, memory = (x, _W_STEP.start(problem, x, point.residual)) if warm is None else warm
+    split = Split(start, lam, x, point.residual, rho, rho, torch.ones_like(rho), 1.0)
     w, r, memory = _W_STEP(problem, split, memory)
     energy = problem.loss(w) + problem.on_signal(w) + _batch.dot(lam, r) + 0.5 * rho * _batch.square(r)
-    return Sight(energy, torch.addcmul(lam, _batch.spread(rho, r), r).neg_(), w, r, memory)
+    return EnvelopeValue(energy, torch.addcmul(lam, _batch.spread(rho, r), r).neg_(), w, r, memory)
 
 
 def method_name(problem: Problem) -> str:
@@ -61,10 +72,8 @@ def smoothness(problem: Problem, x: Tensor) -> Tensor:
     return problem.loss.curvature(x)[1] + _batch.column(weight, x)
 
 
-def curvature(problem: Problem, x: Tensor, rho: Tensor) -> Tensor:
-    """The typical second derivative of the envelope along signals such as x: the scale of a first Hessian."""
-    if problem.needs_splitting:
-        return rho
+def curvature(problem: Problem, x: Tensor) -> Tensor:
+    """The typical second derivative of a smooth ``L + R`` along signals such as x: the scale of a first Hessian."""
     weight, _ = problem.on_signal.as_quadratic() or (0.0, 0.0)
     if isinstance(problem.loss, LeastSquares):
         image = _batch.square(problem.loss.operator(x))
@@ -76,9 +85,43 @@ def curvature(problem: Problem, x: Tensor, rho: Tensor) -> Tensor:
     return torch.where(total > 0, total, 1.0)
 
 
+# -- sums of squares ---------------------------------------------------------------------------------------------------
+
+
+def is_sum_of_squares(problem: Problem) -> bool:
+    """Whether ``L + R`` is ``1/2 |e|^2`` for a residual e that is linear in the signal."""
+    return isinstance(problem.loss, LeastSquares | SquaredDistance) and isinstance(problem.on_signal, Zero)
+
+
+def squares_residual(problem: Problem, residual: Tensor, like: Tensor) -> Tensor:
+    """``e`` with ``L = 1/2 |e|^2``, flat, from what the loss keeps of its evaluation."""
+    if isinstance(problem.loss, SquaredDistance):
+        weight = _batch.column(2 * problem.loss.weight, like).sqrt()
+        return _batch.flat(_batch.spread(weight, residual) * residual)
+    return _batch.flat(residual)
+
+
+def residual_jacobian(problem: Problem, z: Tensor) -> Tensor:
+    """``M``: the derivative of e in z, ``(B, m, s)``."""
+    loss = problem.loss
+    if isinstance(loss, SquaredDistance):
+        weight = _batch.column(2 * loss.weight, z).sqrt()
+        return weight[:, None, None] * problem.generator.jacobian(z)
+    if not isinstance(loss, LeastSquares):
+        raise TypeError(
+            f"{type(loss).__name__} is no sum of squares: only LeastSquares and SquaredDistance have a residual"
+        )
+    image = loss.operator if loss.form is None else loss.form.forward
+    if loss.operator.batch is None:
+        return problem.generator.jacobian(z, image)
+    columns = problem.generator.jacobian(z).unbind(dim=2)
+    shape = problem.generator.signal_shape
+    return torch.stack([_batch.flat(image(column.reshape(-1, *shape))) for column in columns], dim=2)
+
+
 def gauss_newton(problem: Problem, z: Tensor, rho: Tensor) -> Tensor:
     """``DG^T (second derivative of the envelope, or a bound on it) DG`` at z, ``(B, s, s)``."""
-    if applies_to(problem):
+    if is_sum_of_squares(problem):
         matrix = residual_jacobian(problem, z)
         return matrix.mT @ matrix
     matrix = problem.generator.jacobian(z)

@@ -72,9 +72,9 @@ def _slope(problem: Problem, x: Tensor, z: Tensor, extent: Tensor, multiplier: M
     zero = torch.zeros_like(point.loss)
     if multiplier is None:
         return _Slope(problem.signal_gradient(x, point.residual), zero, zero)
-    sight = envelope.look(problem, x, point, None, multiplier.lam, multiplier.rho)
-    size = torch.maximum(_batch.norm(sight.w), 0.1 * extent)
-    return _Slope(sight.force, _batch.ratio(_batch.norm(sight.r), size), _error(problem, sight.w, sight.force, size))
+    value = envelope.evaluate(problem, x, point, multiplier.lam, multiplier.rho, None)
+    size = torch.maximum(_batch.norm(value.w), 0.1 * extent)
+    return _Slope(value.f, _batch.ratio(_batch.norm(value.w - x), size), _error(problem, value.w, value.f, size))
 
 
 def _error(problem: Problem, w: Tensor, f: Tensor, size: Tensor) -> Tensor:
