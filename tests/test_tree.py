@@ -122,6 +122,7 @@ SOLVERS = [gp.LinearizedADMM(), gp.ExactADMM(z_step=gp.z_steps.Adam()), gp.Adam(
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda solver: type(solver).__name__)
 def test_stored_states_step_on_alike(solver):
     problem = tiny_problem()
+    solver = solver.solver(problem)
     with torch.no_grad():
         rows = Rows.open(problem, solver, problem.generator.sample_latent(4))
         template = rows

@@ -156,7 +156,8 @@ def test_a_saturated_start_does_not_mislead_the_steps(solver):
 
 
 def test_a_trial_that_went_astray_is_no_unit_for_the_verdict_on_the_base():
-    problem, solver = CERTIFIED["noisy"]().problem, gp.LBFGS()
+    problem = CERTIFIED["noisy"]().problem
+    solver = gp.LBFGS().solver(problem)
     with torch.no_grad():
         state = solver.start(problem, problem.generator.sample_latent(problem.batch, seed=1))
         for _ in range(6):

@@ -90,7 +90,7 @@ class Preconditioned(FirstHessian):
         held = predicted[:, :, 0] > 0
         factor = torch.where(held, measured / torch.where(held, predicted[:, :, 0], 1.0), 1.0)
         total = factor.clamp_min(torch.finfo(factor.dtype).tiny).log().sum(dim=1)
-        scale = (total / (held.sum(dim=1) + self.doubt)).exp().clamp(self.least_scale, 1.0)
+        scale = (total / (held.sum(dim=1).to(total) + self.doubt)).exp().clamp(self.least_scale, 1.0)
         return scale[:, None] * pairs.first
 
 
