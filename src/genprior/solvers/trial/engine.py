@@ -13,9 +13,9 @@ from genprior import _batch
 from genprior.problem import Problem
 from genprior.solvers.base import Common, Evidence, Multiplier, Solver, Vjp
 from genprior.solvers.estimates import latent_residual, noise
+from genprior.solvers.quadratic import OwnTerm
 from genprior.solvers.trial.continuation import Continuation, Fall, NoRidge
 from genprior.solvers.trial.multipliers import Multipliers, SignalPart
-from genprior.solvers.quadratic import OwnTerm
 from genprior.solvers.trial.searches import Judgement, Search
 from genprior.solvers.trial.state import M, Place, RidgeState, SearchState, SplitState, Trial, TrialState
 
@@ -271,6 +271,12 @@ class TrialMethod(Solver[TrialState[M]], Generic[M]):
         unit = units.gradient(constraint.size) + constraint.cotangent
         stationarity = _batch.ratio(in_z + constraint.error, unit)
         return constraint.gap, e.infinite_if_unknown(problem, stationarity)
+
+    def plan(self, problem: Problem) -> str:
+        """In words: the parts by name."""
+        parts = (self.direction, self.search, self.multipliers, self.continuation)
+        names = [type(part).__name__ for part in parts]
+        return f"trials in z: directions {names[0]}, search {names[1]}, R by {names[2]}, continuation {names[3]}"
 
     def takes_jacobians(self, problem: Problem) -> bool:
         """As the direction does."""

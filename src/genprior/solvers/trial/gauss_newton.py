@@ -11,10 +11,10 @@ from genprior import _batch
 from genprior.problem import Problem
 from genprior.solvers import envelope
 from genprior.solvers.base import Common
-from genprior.solvers.estimates import vjp_ratio
 from genprior.solvers.damping import Damping, JacobianModel, affords_jacobian
-from genprior.solvers.trial.engine import Aim, Direction, Judged, Lesson
+from genprior.solvers.estimates import vjp_ratio
 from genprior.solvers.quadratic import OwnTerm
+from genprior.solvers.trial.engine import Aim, Direction, Judged, Lesson
 from genprior.solvers.trial.state import Place, Trial, TrialState
 
 

@@ -8,8 +8,8 @@ from genprior import _validate
 from genprior.problem import Problem
 from genprior.solvers import envelope
 from genprior.solvers.base import Choice
-from genprior.solvers.trial.continuation import Ridge
 from genprior.solvers.damping import Damping
+from genprior.solvers.trial.continuation import Ridge
 from genprior.solvers.trial.engine import TrialMethod
 from genprior.solvers.trial.gauss_newton import DampedGaussNewton, DampedState
 from genprior.solvers.trial.multipliers import Multipliers, Subgradients

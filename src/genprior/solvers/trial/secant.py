@@ -14,11 +14,11 @@ from genprior.generators.jacobian import OnlyGradients
 from genprior.problem import Problem
 from genprior.solvers import envelope
 from genprior.solvers.base import Common
-from genprior.solvers.estimates import is_long, lipschitz, secant_of
 from genprior.solvers.damping import affords_jacobian
+from genprior.solvers.estimates import is_long, lipschitz, secant_of
+from genprior.solvers.quadratic import OwnTerm, proximal_direction
 from genprior.solvers.trial.engine import Aim, Direction, Judged, Lesson
 from genprior.solvers.trial.pairs import SecantModel
-from genprior.solvers.quadratic import OwnTerm, proximal_direction
 from genprior.solvers.trial.state import Place, Trial, TrialState
 
 
