@@ -27,7 +27,6 @@ from genprior.solvers.base import Choice, S, Solver
 from genprior.solvers.optimality import active_bounds, penalty_share
 from genprior.status import Status
 from genprior.stopping import MaxSteps, StopRule
-from genprior.terms import Zero
 
 _FINEST = 1e-6
 _RECENT = 10
@@ -236,9 +235,10 @@ def _starts(problem: Problem, z0: Tensor | None, restarts: int, seed: int) -> Te
         if z0 is not None:
             drawn[0] = z0.detach().clone()
         starts = torch.stack(drawn, dim=1).flatten(0, 1)
-    if isinstance(problem.on_latent, Zero) or not problem.on_latent.is_indicator:
+    constraint = problem.on_latent.constraint
+    if constraint is None:
         return starts
-    return problem.on_latent.rows(_repeat(items, restarts, starts.device)).prox(starts, 1.0)
+    return constraint.rows(_repeat(items, restarts, starts.device)).prox(starts, 1.0)
 
 
 def _repeat(items: int, restarts: int, device: torch.device) -> Tensor:

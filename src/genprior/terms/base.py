@@ -173,7 +173,9 @@ class Term(ABC):
         """Give ``f + g``; see `genprior.terms.Sum` for its prox."""
         from genprior.terms.sums import total  # noqa: PLC0415  # a sum is a term itself
 
-        return total(self, other) if isinstance(other, Term) else NotImplemented
+        if not isinstance(other, Term):
+            return NotImplemented
+        return total(self, other)
 
     def __radd__(self, other: int) -> Term:
         """Give f for ``0 + f``, with which ``sum([f, g, h])`` begins."""

@@ -247,8 +247,9 @@ def total(*terms: Term) -> Term:
             tolerances.append(term.inner_tolerance)
             limits.append(term.max_iterations)
     boxes = [part for part in parts if type(part) is Box]
-    parts = [part for part in parts if type(part) is not Box and not isinstance(part, Zero)]
-    parts += [reduce(_intersection, boxes)] if boxes else []
+    parts = [part for part in parts if not isinstance(part, Zero) and part not in boxes[1:]]
+    if len(boxes) > 1:
+        parts[parts.index(boxes[0])] = reduce(_intersection, boxes)
     if len(parts) <= 1:
         return parts[0] if parts else Zero()
     return Sum(tuple(parts), min(tolerances, default=Sum.inner_tolerance), max(limits, default=Sum.max_iterations))

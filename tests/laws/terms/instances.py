@@ -114,6 +114,7 @@ PER_ITEM = torch.tensor([0.5, 1.0, 3.0], dtype=torch.float64)
 SOME_ZERO = torch.tensor([0.0, 0.7, 2.0], dtype=torch.float64)
 SHARP = TotalVariation(tolerance=1e-12, max_iterations=20000)
 ALONG = {dims: replace(SHARP, dims=dims) for dims in (1, 2, 3)}
+ONES = torch.ones(BATCH, 5, dtype=torch.float64)
 IMAGES = fixed(BATCH, 6, 5, seed=9)
 
 CASES = [
@@ -181,14 +182,15 @@ CASES = [
     Case("sum_squared", lambda: SquaredL2() + PER_ITEM * SquaredL2().around(CENTRE), (2, 3),
          both(half_square(), half_square(PER_ITEM.numpy(), CENTRE))),
     Case("sum_squared_numbers", lambda: 0.5 * SquaredL2().around(1.0) + PER_ITEM * SquaredL2().around(-0.5), (5,),
-         both(half_square((0.5,) * 3, torch.ones(3, 5).double()), half_square(PER_ITEM.numpy(), -0.5 * torch.ones(3, 5).double()))),
+         both(half_square((0.5,) * 3, ONES), half_square(PER_ITEM.numpy(), -0.5 * ONES))),
     Case("sum_elastic_net", lambda: L1() + SOME_ZERO * SquaredL2().around(COMMON, shared=True), (2, 3),
          both(norm(1), half_square(SOME_ZERO.numpy(), COMMONS))),
     Case("sum_ball_half_square", lambda: Ball(PER_ITEM) + 0.5 * SquaredL2().around(CENTRE), (2, 3),
          both(within(lambda x, i: [cp.norm(x) <= PER_ITEM[i].item()]), half_square((0.5,) * 3, CENTRE))),
     Case("sum_simplex_half_square", lambda: Simplex() + SquaredL2().around(CENTRE), (2, 3),
          both(within(lambda x, i: [x >= 0, cp.sum(x) == 1]), half_square(centre=CENTRE))),
-    Case("sum_ball_l1", lambda: Ball(0.8) + 0.3 * L1(), (2, 3), both(within(lambda x, i: [cp.norm(x) <= 0.8]), norm(1, (0.3,) * 3))),
+    Case("sum_ball_l1", lambda: Ball(0.8) + 0.3 * L1(), (2, 3),
+         both(within(lambda x, i: [cp.norm(x) <= 0.8]), norm(1, (0.3,) * 3))),
     Case("sum_l1_l2", lambda: 0.3 * L1() + PER_ITEM * L2(), (2, 3), both(norm(1, (0.3,) * 3), norm(2, PER_ITEM.numpy()))),
     Case("sum_ball_l2_linf_around", lambda: (Ball(0.8) + 0.2 * L2() + LInf()).around(CENTRE), (2, 3),
          both(within(lambda x, i: [cp.norm(x) <= 0.8], CENTRE), norm(2, (0.2,) * 3, CENTRE), norm("inf", centre=CENTRE))),
@@ -204,7 +206,8 @@ CASES = [
     Case("sum_tv_around_box_l1", lambda: sharp(PER_ITEM * SHARP.around(IMAGES) + Box(0, 1) + 0.1 * L1()), (6, 5),
          lambda x, i: both(variation((6, 5), PER_ITEM[i].item(), IMAGES), within(lambda x, i: [x >= 0, x <= 1]),
                            norm(1, (0.1,) * 3))(x, i), 1e-6),
-    Case("sum_tv_l1", lambda: sharp(0.3 * SHARP + 0.2 * L1()), (2, 3, 4), both(variation((3, 4), 0.3), norm(1, (0.2,) * 3)), 1e-6),
+    Case("sum_tv_l1", lambda: sharp(0.3 * SHARP + 0.2 * L1()), (2, 3, 4),
+         both(variation((3, 4), 0.3), norm(1, (0.2,) * 3)), 1e-6),
     Case("sum_l2_box", lambda: sharp(L2() + Box(-0.3, 0.4)), (2, 3),
          both(norm(2), within(lambda x, i: [x >= -0.3, x <= 0.4])), 1e-6),
     Case("sum_linf_box", lambda: sharp(PER_ITEM * LInf() + Box(-0.3, 0.4)), (2, 3),
