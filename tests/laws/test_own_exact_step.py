@@ -121,8 +121,12 @@ def test_misfits():
     wrong = Wrong(p.loss.y)
     other = gp.Problem(p.generator, wrong)
     wrong.answer = Shapeless
-    with pytest.raises(ValueError, match=r"exact step 'closed form \(Huber\)' gave \(36,\) for signals of shape \(3, 12\)"):
+    with pytest.raises(
+        ValueError, match=r"exact step 'closed form \(Huber\)' gave \(36,\) for signals of shape \(3, 12\)"
+    ):
         gp.solve(other, gp.ExactADMM(), stop=gp.MaxSteps(2))
     wrong.answer = lambda loss, term: lambda v, rho, start: v
-    with pytest.raises(TypeError, match=r"Wrong.exact_step gave a function, expected a genprior.losses.ExactStep or None"):
+    with pytest.raises(
+        TypeError, match=r"Wrong.exact_step gave a function, expected a genprior.losses.ExactStep or None"
+    ):
         gp.solve(other, gp.ExactADMM(), stop=gp.MaxSteps(2))
