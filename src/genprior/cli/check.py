@@ -30,11 +30,11 @@ class Check(Machine, Prior):
 
     Example:
         genprior check my_model.py:build --weights weights.safetensors
-        genprior check generator.pt2 --time 300
+        genprior check generator.pt --time 300
     """
 
     generator: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="GENERATOR")]
-    """my_model.py:build (a function that returns the module), a TorchScript or torch.export file, a bundled name."""
+    """my_model.py:build (a function that returns the module), a TorchScript file, a bundled name."""
     out: Path | None = None
     """Folder for what the generator makes: samples/ (pictures, or an array where they are none) and samples.png."""
     time: float = 60.0

@@ -36,7 +36,7 @@ class Defend(Machine, Prior):
     out: Path
     """Folder for defended/, result.json and report.html."""
     classifier: str = "mnist"
-    """A bundled name, a file of genprior train classifier, my_model.py:build, a TorchScript or torch.export file."""
+    """A bundled name, a file of genprior train classifier, my_model.py:build, a TorchScript file."""
     classifier_weights: Path | None = None
     """Weights for my_model.py:build: .safetensors, or .pt with a state dictionary."""
     labels: Path | None = None
