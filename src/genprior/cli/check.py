@@ -11,7 +11,7 @@ import tyro
 from rich.text import Text
 
 from genprior import _validate
-from genprior.cli.bar import Bar
+from genprior._progress import Bar
 from genprior.cli.machine import Machine
 from genprior.cli.prior import Prior
 from genprior.cli.speech import Output, print_json
@@ -49,18 +49,18 @@ class Check(Machine, Prior):
         self.settle()
         source, begun = self.source(), time.monotonic()
         _validate.number("time", self.time, above=0)
-        with Bar(len(STAGES), quiet=self.json, every=_EVERY, label="checks", remaining=False) as bar:
+        with Bar("checks", len(STAGES), visible=False if self.json else None, every=_EVERY, counts=True) as bar:
             found = inspect_generator(
                 source,
                 device=self.device,
                 seed=self.seed,
                 samples=self.out,
                 seconds=self.time,
-                announce=lambda stage: bar.told(STAGES.index(stage), len(STAGES), stage),
+                announce=lambda stage: bar.show(STAGES.index(stage), len(STAGES), stage),
             )
             sheet = None
             if self.out is not None and found.generator is not None and not found.report.failures:
-                bar.told(len(STAGES), len(STAGES), "samples")
+                bar.show(len(STAGES), len(STAGES), "samples")
                 left = max(_LEAST, self.time - (time.monotonic() - begun))
                 sheet = write_samples(found.generator, self.out, seed=self.seed, seconds=left)
         if self.json:
