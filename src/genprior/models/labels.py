@@ -18,8 +18,6 @@ _NAMES = ("y", "c", "cls", "label", "labels", "class_label", "class_labels", "cl
 
 def label_use(module: nn.Module) -> Literal["none", "optional", "needed"]:
     """Whether ``forward`` takes, or needs, a class as its second argument besides the latent."""
-    if isinstance(module, torch.fx.GraphModule):
-        return "needed" if [node.op for node in module.graph.nodes].count("placeholder") > 1 else "none"
     if isinstance(module, torch.jit.ScriptModule):
         forward: Any = module.forward
         second = forward.schema.arguments[2:3]  # the first one is the module itself
