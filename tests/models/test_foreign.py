@@ -198,7 +198,7 @@ def test_a_range_that_is_told(code):
 
 LEFT = {
     "waves": r"left as they are \(32 samples lie in \[-0\.\d+, 0\.\d+\]\): signals of shape \(20,\) are no images",
-    "declared_waves": r"left as they are \(in \[-1, 1\], as was declared\): signals of shape \(20,\) are no images",
+    "declared_waves": r"left as they are \(in \[-1, 1\], as declared\): signals of shape \(20,\) are no images",
 }
 
 
@@ -220,7 +220,7 @@ def test_pictures_keep_their_values_where_that_is_told(code):
     opened = open_with_notes(f"{code}:dcgan", signal_range="keep")
     own, z = runpy.run_path(code)["dcgan"](), opened.generator.sample_latent(2)
     assert torch.allclose(opened.generator(z), own(z)) and opened.generator.signal_range is None
-    assert "values left as they are, as was told" in opened.notes
+    assert "values left as they are, as asked" in opened.notes
     with pytest.raises(ValueError, match=r"signal_range must be \(low, high\) or 'keep', got 'kept'"):
         open_generator(f"{code}:dcgan", signal_range="kept")
 
@@ -310,10 +310,10 @@ def test_a_slow_module_is_looked_at_on_fewer_samples(code):
 
 def test_a_range_that_the_samples_do_not_have(code):
     notes = open_with_notes(f"{code}:vector", signal_range=(0, 255)).notes
-    assert "as was told, but 32 samples lie in [0." in notes[-1] and notes[-1].endswith("is --range right?")
-    assert "as was told, but" in open_with_notes(f"{code}:dcgan", signal_range=(0.8, 1)).notes[-1]
+    assert "as given, but 32 samples lie in [0." in notes[-1] and notes[-1].endswith("is --range right?")
+    assert "as given, but" in open_with_notes(f"{code}:dcgan", signal_range=(0.8, 1)).notes[-1]
     for name, bounds in (("vector", (0, 1)), ("dcgan", (-1, 1))):
-        assert open_with_notes(f"{code}:{name}", signal_range=bounds).notes[-1].endswith("as was told")
+        assert open_with_notes(f"{code}:{name}", signal_range=bounds).notes[-1].endswith("as given")
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ class Race:
 
     @property
     def snapshot(self) -> Snapshot:
-        """How it stands: a value that nobody changes."""
+        """The current state, an immutable value."""
         return self._snapshot
 
     @property

@@ -127,7 +127,7 @@ def open_with_notes(
 def source_digest(spec: str | Path, weights: str | Path | None = None, generator: Generator | None = None) -> str:
     """A digest of what a generator comes from: code, program, weights; and of the numbers in it, where it is given.
 
-    Code that the named file imports is not looked at.
+    Code that the named file imports does not count.
     """
     digest = hashlib.sha256()
     for path in (_origin(spec), None if weights is None else split_key(Path(weights))[0]):
@@ -163,8 +163,8 @@ class _Wanted:
     def adapt(self, built: object, device: torch.device | str) -> Opened:
         """The module as a generator."""
         if isinstance(built, Generator):
-            told = replace(self, latent_shape=built.latent_shape, signal_shape=built.signal_shape)
-            return told._generator(built.module, device, built.law, (built.signal_range,))
+            declared = replace(self, latent_shape=built.latent_shape, signal_shape=built.signal_shape)
+            return declared._generator(built.module, device, built.law, (built.signal_range,))
         if not isinstance(built, nn.Module):
             raise ValueError(f"the function returned {type(built).__name__}, expected a torch.nn.Module")
         return self._generator(built, device, None)

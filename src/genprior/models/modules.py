@@ -21,8 +21,8 @@ from torch import nn
 from genprior.files.guard import Unreadable
 from genprior.generators.contract import Generator
 from genprior.models.archive import check_records
-from genprior.models.beside import beside
 from genprior.models.scripted import check_script
+from genprior.models.sys_path import on_sys_path
 from genprior.models.weights import refuse_pickled_code
 
 SCRIPT_ENDINGS = (".pt", ".pth", ".ts", ".jit", ".pt2")
@@ -40,7 +40,7 @@ def build_from_python(spec: str) -> Any:
     A name that stands for a module itself gives that module.
     """
     place = spec.rpartition(":")[0]
-    with beside(_folder(place)):
+    with on_sys_path(_folder(place)):
         return _built(_import(place, spec), spec)
 
 
@@ -49,7 +49,7 @@ def source_file(spec: str) -> Path | None:
     place = spec.rpartition(":")[0]
     if place.endswith(".py"):
         return Path(place)
-    with beside(_folder(place)):
+    with on_sys_path(_folder(place)):
         origin = getattr(_import(place, spec), "__file__", None)
     return None if origin is None else Path(origin)
 
@@ -160,8 +160,8 @@ def _guarded(call: Callable[[], Any], spec: str, what: str) -> Any:
                 "my_model.py:build"
             ) from None
         last = traceback.extract_tb(problem.__traceback__)[-1]
-        told = isinstance(problem, SyntaxError) and problem.filename is not None  # it names the place itself
-        where = "" if told else f" ({Path(last.filename).name}, line {last.lineno})"
+        named = isinstance(problem, SyntaxError) and problem.filename is not None  # it names the place itself
+        where = "" if named else f" ({Path(last.filename).name}, line {last.lineno})"
         raise ValueError(f"{what} failed with {type(problem).__name__}: {problem}{where}") from problem
 
 
