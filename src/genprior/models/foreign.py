@@ -15,7 +15,7 @@ from genprior._fingerprint import fingerprint
 from genprior.files.named import split_key
 from genprior.generators.alias import frozen_alias
 from genprior.generators.contract import Generator
-from genprior.generators.laws import Law
+from genprior.generators.latents import LatentDistribution
 from genprior.models.bundled import find, load_generator
 from genprior.models.labels import label_hint, of_latent
 from genprior.models.modules import SCRIPT_ENDINGS, build_from_python, is_python, load_program, source_file
@@ -147,7 +147,7 @@ def _origin(spec: str | Path) -> Path | None:
     return Path(text) if Path(text).suffix.lower() in SCRIPT_ENDINGS else find(spec, "generator")
 
 
-_ASSUMED = "latents taken as normal: for others let the function return a gp.Generator with its law"
+_ASSUMED = "latents taken as normal: for others let the function return a gp.Generator with its latent distribution"
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class _Wanted:
         """The module as a generator."""
         if isinstance(built, Generator):
             declared = replace(self, latent_shape=built.latent_shape, signal_shape=built.signal_shape)
-            return declared._generator(built.module, device, built.law, (built.signal_range,))
+            return declared._generator(built.module, device, built.latent, (built.signal_range,))
         if not isinstance(built, nn.Module):
             raise ValueError(f"the function returned {type(built).__name__}, expected a torch.nn.Module")
         return self._generator(built, device, None)
@@ -173,7 +173,7 @@ class _Wanted:
         self,
         original: nn.Module,
         device: torch.device | str,
-        law: Law | None,
+        latent: LatentDistribution | None,
         known: tuple[Bounds | None] | None = None,
     ) -> Opened:
         original = original.to(device)
@@ -182,9 +182,9 @@ class _Wanted:
         latent_shape, signals = self._shapes(module, original, notes)
         shape = self.signal_shape or tuple(signals.shape[1:])
         module, bounds, note = with_range(module, (latent_shape, shape), self.signal_range, known, self.seconds)
-        notes += [] if law is not None else [_ASSUMED]
+        notes += [] if latent is not None else [_ASSUMED]
         notes.append(note)
-        return Opened(Generator(module, latent_shape, shape, law=law, signal_range=bounds), tuple(notes))
+        return Opened(Generator(module, latent_shape, shape, latent=latent, signal_range=bounds), tuple(notes))
 
     def _shapes(self, module: nn.Module, original: nn.Module, notes: list[str]) -> tuple[tuple[int, ...], Tensor]:
         """The latent shape, and signals for two latents; the two shapes that were given are checked."""

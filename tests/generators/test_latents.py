@@ -8,7 +8,7 @@ import scipy.stats
 import torch
 
 import genprior as gp
-from genprior.generators import laws
+from genprior.generators import latents
 
 COUNT = 4000
 LAWS = [
@@ -111,7 +111,7 @@ def test_balls_that_the_normal_law_hardly_ever_meets(size, radius):
 @pytest.mark.parametrize(("size", "cut"), [(20, 3.0), (64, 6.0)])
 def test_rejection_in_balls_that_are_met(size, cut):
     """Where draws are often rejected, so that a wrong rule would show."""
-    length = laws._lengths_in_rare_ball(100_000, size, cut, torch.Generator().manual_seed(0)).numpy()
+    length = latents._lengths_in_rare_ball(100_000, size, cut, torch.Generator().manual_seed(0)).numpy()
     assert scipy.stats.kstest(length, edge_law(size, cut)).pvalue > 0.01
 
 
@@ -130,7 +130,7 @@ def test_the_unit_of_length_is_the_size_of_a_coordinate(size, radius, scale):
     law = gp.TruncatedNormal(radius, scale)
     found = float(draw(law, 2000, (size,)).square().mean().sqrt())
     assert law.spread_in((size,)) / 1.4 < found < 1.05 * law.spread_in((size,))
-    assert gp.Generator(torch.nn.Linear(size, 2), size, 2, law=law).spread == law.spread_in((size,))
+    assert gp.Generator(torch.nn.Linear(size, 2), size, 2, latent=law).spread == law.spread_in((size,))
     assert gp.Normal(scale).spread_in((size,)) == scale
 
 

@@ -16,7 +16,7 @@ _TOO_SMALL = 1e-200
 """Probabilities below this are near the end of float64: fractions of them would be zero."""
 
 
-class Law(ABC):
+class LatentDistribution(ABC):
     """A distribution over latents of a given shape."""
 
     @abstractmethod
@@ -40,14 +40,14 @@ class Law(ABC):
     def reach(self, z: Tensor) -> Tensor:
         """How far out each latent lies, shape ``(B,)``: 1 is as far as draws ever go.
 
-        Here by the distance from the centre: that of a normal latent of s numbers is at most ``sqrt(s) + 5`` standard
+        Here by the distance from the centre: that of a normal latent of dimension s is at most ``sqrt(s) + 5`` standard
         deviations, but for one draw in 300,000.
         """
         return _batch.norm(z - self.centre) / (self.spread_in(tuple(z.shape[1:])) * _farthest(z))
 
 
 @dataclass(frozen=True)
-class Normal(Law):
+class Normal(LatentDistribution):
     """Independent normal coordinates ``N(0, scale^2)``."""
 
     scale: float = 1.0
@@ -66,7 +66,7 @@ class Normal(Law):
 
 
 @dataclass(frozen=True)
-class TruncatedNormal(Law):
+class TruncatedNormal(LatentDistribution):
     """``N(0, scale^2 I)`` conditioned on the ball ``|z| <= radius``: the compact domain that the theory asks for.
 
     The direction is uniform; the length follows the chi distribution cut at ``radius``. The cost does not grow
@@ -98,12 +98,12 @@ class TruncatedNormal(Law):
         return _batch.norm(z) / min(self.radius, self.scale * _farthest(z))
 
     def spread_in(self, shape: tuple[int, ...]) -> float:
-        """In a small ball the density is flat: ``radius / sqrt(s + 2)`` for s latent numbers; else ``scale``."""
+        """In a small ball the density is flat: ``radius / sqrt(s + 2)`` for latent dimension s; else ``scale``."""
         return min(self.scale, self.radius / math.sqrt(math.prod(shape) + 2))
 
 
 @dataclass(frozen=True)
-class Uniform(Law):
+class Uniform(LatentDistribution):
     """Independent coordinates, uniform on ``[low, high]``."""
 
     low: float = -1.0
