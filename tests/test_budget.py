@@ -27,18 +27,6 @@ class Slow(nn.Module):
         return x
 
 
-@pytest.fixture
-def simulated(monkeypatch):
-    """A clock that only sleeping moves: how busy the machine is does not matter, and nobody waits."""
-    now = [0.0]
-
-    def sleep(seconds):
-        now[0] += seconds
-
-    monkeypatch.setattr(time, "sleep", sleep)
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-
-
 def problem():
     G = gp.Generator(Slow(), 12, 20)
     with torch.no_grad():
@@ -57,7 +45,7 @@ CURVATURE = {
 
 
 @pytest.mark.parametrize("solver", CURVATURE.values(), ids=CURVATURE)
-@pytest.mark.usefixtures("simulated")
+@pytest.mark.usefixtures("simulated_clock")
 def test_a_time_limit_is_overrun_by_one_pass_at_most_and_a_step_is_made(solver):
     limit = 6 * PASS
     result = gp.solve(problem(), solver, stop=gp.Seconds(limit), tolerance=0)
