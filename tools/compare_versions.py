@@ -205,14 +205,14 @@ def mean_and_error(ratios: list[float]) -> str:
     return f"{mean:.3f} +- {mean * statistics.stdev(logs) / math.sqrt(len(logs)):.3f} ({len(logs)})"
 
 
-def compare_passes(old_source: Path, new_source: Path, keys: str, seeds: list[int], solver: str) -> None:
+def compare_passes(old_source: Path, new_source: Path, keys: str, seeds: list[int], solver: str, steps: int) -> None:
     """Print the passes of both versions to both targets."""
     print("             loose target            tight target           solved at the end")
     print("problem seed   old    new  ratio      old    new  ratio      old    new   median measure at the end")
     ratios, solved = (Ratios([], []), Ratios([], [])), []
     for key in keys:
         for seed in seeds:
-            task = Task(key, seed, solver)
+            task = Task(key, seed, solver, steps)
             old, new = run(old_source, task), run(new_source, task)
             must_be_same(old, new, task)
             before, after, targets = measures(old, new)
@@ -220,7 +220,8 @@ def compare_passes(old_source: Path, new_source: Path, keys: str, seeds: list[in
             for ratio, target in zip(ratios, targets, strict=True):
                 pair = [first(s["passes"], m.median(dim=1).values, target) for s, m in ((old, before), (new, after))]
                 ratio.note(*pair, item=False)
-                cells.append(f"{pair[0]:6.0f} {pair[1]:6.0f} {pair[1] / pair[0]:6.2f}")
+                shown = f"{pair[1] / pair[0]:.2f}" if all(map(math.isfinite, pair)) else "-"
+                cells.append(f"{pair[0]:6.0f} {pair[1]:6.0f} {shown:>6}")
                 for one, other in zip(before.T, after.T, strict=True):
                     ratio.note(first(old["passes"], one, target), first(new["passes"], other, target), item=True)
             shares = [float((m[-1] <= targets[0]).float().mean()) for m in (before, after)]
@@ -271,13 +272,14 @@ def main() -> None:
     parser.add_argument("--keys", default="abcdefgh", help="problems of the race")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--solver", default="Auto", help="name of a solver in genprior, with its default options")
+    parser.add_argument("--steps", type=int, default=0, help="iterations; by default more than the targets need")
     parser.add_argument("--time", action="store_true", help="processor seconds per iteration, in place of passes")
     options = parser.parse_args()
     old, new = options.old.resolve(), options.new.resolve()
     if options.time:
         compare_seconds(old, new)
     else:
-        compare_passes(old, new, options.keys, options.seeds, options.solver)
+        compare_passes(old, new, options.keys, options.seeds, options.solver, options.steps)
 
 
 if __name__ == "__main__":
