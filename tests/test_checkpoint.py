@@ -110,7 +110,7 @@ def test_many_interruptions_in_a_row(tmp_path):
 
 
 def test_history_is_thinned_alike_after_a_crash(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys.modules["genprior.loop.solve"], "_RECORDS_PER_ITEM", 6)
+    monkeypatch.setattr(sys.modules["genprior.loop.run"], "_RECORDS_PER_ITEM", 6)
     for at in (16, 24, 29):
         assert_same_run(interrupted_then_resumed(tmp_path / f"run{at}", True, at=at), run())
 
@@ -180,6 +180,7 @@ def test_ctrl_c_inside_the_generator_resumes_to_the_same_answer(tmp_path, nervou
     assert_same_run(resumed, run(problem=nervous(-1), solver=solver))
 
 
+@pytest.mark.usefixtures("simulated_clock")
 def test_seconds_go_on_counting(tmp_path):
     def slow():
         problem = tiny_problem(1)
