@@ -179,7 +179,9 @@ class Term(ABC):
 
     def __radd__(self, other: int) -> Term:
         """Give f for ``0 + f``, with which ``sum([f, g, h])`` begins."""
-        return self if isinstance(other, Real) and other == 0 else NotImplemented
+        if not isinstance(other, Real) or other != 0:
+            return NotImplemented
+        return self
 
     def _members(self) -> Iterator[tuple[str, Any]]:
         """The attributes, those in tuples one by one."""

@@ -22,6 +22,7 @@ from genprior.terms import (
     TotalVariation,
     Zero,
 )
+from genprior.terms.sums import total
 
 CPU = torch.device("cpu")
 Y = torch.arange(6.0).reshape(2, 3)
@@ -89,6 +90,30 @@ def test_bounds_of_the_work_of_a_sum() -> None:
     assert ((loose - exact).flatten(1).norm(dim=1) <= 1e-2 * moved).all()
     assert not torch.allclose(loose, exact, atol=1e-9)
     assert Sum(tuple(make), 1e-14, 2).prox(v, 1.0).isfinite().all()
+
+
+@pytest.mark.parametrize("part", [L2(), LInf(), L2().around(0.2) + LInf()], ids=repr)
+@pytest.mark.parametrize("tolerance", [1e-1, 1e-3, 1e-5])
+def test_the_gap_bounds_the_error_of_a_sum(part, tolerance) -> None:
+    """``|x - x*| <= sqrt(tolerance) |x - v|``, and no look at the gap is passed by that could have ended the work."""
+    v = torch.randn(20, 30, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    parts = (part, Box(-0.05, 0.3), L1().around(0.1))
+    exact, loose = (Sum(total(*parts).parts, at, 20000).prox(v, 1.0) for at in (1e-15, tolerance))
+    assert ((loose - exact).norm(dim=1) <= tolerance**0.5 * (v - loose).norm(dim=1) + 1e-9).all()
+    shorter = Sum(total(*parts).parts, 1e-15, 300).prox(v, 1.0)
+    torch.testing.assert_close(shorter, exact, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("s", [0.5, 1.0])
+def test_the_fenchel_gap_of_a_norm(s: float) -> None:
+    """The conjugate of ``t |x|_inf`` is 0 where ``|q|_1 <= t``: the gap is ``t |x|_inf - <q, x>``."""
+    random = torch.Generator().manual_seed(0)
+    x, y, there = (torch.randn(4, 6, generator=random, dtype=torch.float64) for _ in range(3))
+    t = torch.tensor([0.1, 0.5, 2.0, 50.0], dtype=torch.float64)
+    part = dual.Plain(LInf(), t)
+    at = part.step(y, x, s)
+    assert (at.q.abs().sum(dim=1) <= t + 1e-12).all()
+    torch.testing.assert_close(part.gap(there, at)[0], t * LInf()(there) - (at.q * there).sum(dim=1))
 
 
 def test_an_empty_intersection_is_refused() -> None:
