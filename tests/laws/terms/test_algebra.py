@@ -21,6 +21,7 @@ from genprior.terms import (
     Sum,
     TotalVariation,
     Zero,
+    dual,
 )
 from genprior.terms.sums import total
 
