@@ -88,6 +88,11 @@ class Dense(Operator):
         """How `resolvent` is computed, in words."""
         return "thin SVD"
 
+    @property
+    def has_matrix(self) -> bool:
+        """It does."""
+        return True
+
     def row_form(self) -> RowForm | None:
         """Rows ``U^T A`` with ``gram = S^2``, for m <= d."""
         if not self._wide:

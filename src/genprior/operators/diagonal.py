@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from genprior import _validate
-from genprior._batch import PerItem
 from genprior.operators.base import Operator, RowForm, check_real
+from genprior.operators.gram import GramForm
 
 
 class Identity(Operator):
@@ -27,9 +27,13 @@ class Identity(Operator):
         self.measurement_shape = self.signal_shape
 
     @property
-    def resolvent_method(self) -> str:
-        """How `resolvent` is computed, in words."""
-        return "diagonal"
+    def T(self) -> Identity:
+        """Itself."""
+        return self
+
+    def gram_form(self) -> GramForm:
+        """The identity."""
+        return GramForm(1.0)
 
     def row_form(self) -> RowForm:
         """Itself, with ``gram = 1``."""
@@ -40,12 +44,6 @@ class Identity(Operator):
 
     def _adjoint(self, y: Tensor) -> Tensor:
         return y.clone()
-
-    def _resolvent(self, v: Tensor, rho: PerItem, start: Tensor | None) -> Tensor:
-        return v / (1 + rho)
-
-    def _gram_bounds(self) -> tuple[Tensor, Tensor]:
-        return torch.tensor(1.0), torch.tensor(1.0)
 
 
 class Mask(Operator):
@@ -85,9 +83,13 @@ class Mask(Operator):
         _refuse_empty(self._weights, self.batch)
 
     @property
-    def resolvent_method(self) -> str:
-        """How `resolvent` is computed, in words."""
-        return "diagonal"
+    def T(self) -> Mask:
+        """Itself."""
+        return self
+
+    def gram_form(self) -> GramForm:
+        """``diag(mask^2)``."""
+        return GramForm(values=self._weights**2)
 
     def row_form(self) -> RowForm:
         """Itself, with ``gram = mask^2``."""
@@ -102,14 +104,6 @@ class Mask(Operator):
 
     def _adjoint(self, y: Tensor) -> Tensor:
         return self._weights * y
-
-    def _resolvent(self, v: Tensor, rho: PerItem, start: Tensor | None) -> Tensor:
-        return v / (self._weights**2 + rho)
-
-    def _gram_bounds(self) -> tuple[Tensor, Tensor]:
-        squares = self._weights.reshape(self.batch or 1, -1) ** 2
-        smallest, largest = squares.amin(1), squares.amax(1)
-        return (smallest, largest) if self.batch else (smallest[0], largest[0])
 
     def _map_tensors(self, change: Callable[[Tensor], Tensor]) -> None:
         self._weights = change(self._weights)
