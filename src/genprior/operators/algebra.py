@@ -137,6 +137,7 @@ class Scaled(Compound):
             adjoint=lambda y: self._times(form.adjoint(y)),
             gram=self._square(len(self.measurement_shape or ())) * form.gram,
             rotate=form.rotate,
+            unrotate=form.unrotate,
         )
 
     def measured(self, y: Tensor) -> Tensor:
@@ -203,8 +204,8 @@ class Sum(Compound):
 
     @property
     def T(self) -> Operator:
-        """``A.T + B.T + ...``."""
-        return Sum(*(part.T for part in self.parts))
+        """``A.T + B.T + ...``; for matrices the transpose of the sum, which has a closed form."""
+        return Transpose(self) if self.has_matrix else Sum(*(part.T for part in self.parts))
 
     @property
     def closed_form(self) -> bool:
@@ -281,9 +282,12 @@ class Sum(Compound):
 class Transpose(Compound):
     """``A.T``: takes measurements of A, which must be real, to signals; ``A.T.T`` is A.
 
-    Where A has a closed-form resolvent, so has its transpose, by the push-through identity::
+    The resolvent is that of ``A A^T = Q^T diag(g) Q``, where A has a row form with the rotation Q. Where it has none, but a
+    closed-form resolvent (matrices with m > d), the push-through identity gives::
 
-        (A A^T + rho I)^-1 v = (v - A (A^T A + rho I)^-1 A^T v) / rho.
+        (A A^T + rho I)^-1 v = (v - A (A^T A + rho I)^-1 A^T v) / rho,
+
+    with a relative error of ``|A|^2 / rho`` roundings.
 
     The largest eigenvalue of ``A A^T`` is that of ``A^T A``. The smallest is exact where A has a row form, or as many
     measurements as signal values, or more; elsewhere it is given as 0, always true as a bound.
@@ -312,9 +316,18 @@ class Transpose(Compound):
     @property
     def resolvent_method(self) -> str:
         """How `resolvent` is computed, in words."""
-        if not self.closed_form:
+        if not self.closed_form or self.gram_form() is not None:
             return super().resolvent_method
-        return f"push-through identity ({self.operator.resolvent_method})"
+        how = self.operator.resolvent_method
+        return how if self._rows_of_operator() else f"push-through identity ({how})"
+
+    def gram_form(self) -> GramForm | None:
+        """``A A^T``."""
+        return self.operator.transposed_gram_form()
+
+    def transposed_gram_form(self) -> GramForm | None:
+        """``A^T A``."""
+        return self.operator.gram_form()
 
     def bound(self, signal_shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Operator:
         """The transpose with its shapes found out, where A was made without any by applying its adjoint."""
@@ -344,20 +357,23 @@ class Transpose(Compound):
         return self.operator._forward(y)
 
     def _resolvent(self, v: Tensor, rho: PerItem, start: Tensor | None) -> Tensor:
-        if not self.closed_form:
+        if not self.closed_form or self.gram_form() is not None:
             return super()._resolvent(v, rho, start)
-        return (v - self.operator._forward(self._regularised(v, rho))) / rho
-
-    def _regularised(self, v: Tensor, rho: PerItem) -> Tensor:
-        """``(A^T A + rho I)^-1 A^T v``, from the row form where there is one: its digits do not cancel for small rho."""
-        form = self.operator.row_form()
-        if form is not None:
-            return form.adjoint(form.rotate(v) / (form.gram + rho))
+        form = self._rows_of_operator()
+        if form is not None and form.unrotate is not None:
+            return form.unrotate(form.rotate(v) / (form.gram + rho))
         back = self.operator._adjoint(v)
         inner = spread(rho.reshape(-1), back) if isinstance(rho, Tensor) else rho
-        return self.operator._resolvent(back, inner, None)
+        return (v - self.operator._forward(self.operator._resolvent(back, inner, None))) / rho
+
+    def _rows_of_operator(self) -> RowForm | None:
+        """The row form of A, if it can be rotated back."""
+        form = self.operator.row_form()
+        return None if form is None or form.unrotate is None else form
 
     def _gram_bounds(self) -> tuple[Tensor, Tensor]:
+        if self.gram_form() is not None:
+            return super()._gram_bounds()
         m, d = self._sizes("gram_bounds()")
         low, high = self.operator.gram_bounds()
         if m < d:

@@ -29,13 +29,15 @@ class RowForm:
     """An equivalent operator ``A'`` with diagonal ``A' A'^T = diag(gram)``.
 
     ``|A' x - rotate(y)| = |A x - y|`` for all ``x`` and ``y``, so least squares may use either. ``gram`` is a number or
-    a tensor that broadcasts against measurements.
+    a tensor that broadcasts against measurements. ``unrotate`` is the inverse of ``rotate``; with it
+    ``A A^T = unrotate diag(gram) rotate``, and ``A.T`` has an accurate resolvent.
     """
 
     forward: Callable[[Tensor], Tensor]
     adjoint: Callable[[Tensor], Tensor]
     gram: PerItem
     rotate: Callable[[Tensor], Tensor]
+    unrotate: Callable[[Tensor], Tensor] | None = None
 
 
 class Operator(ABC):
@@ -132,6 +134,10 @@ class Operator(ABC):
 
         The resolvent and `gram_bounds` then follow from it.
         """
+        return None
+
+    def transposed_gram_form(self) -> GramForm | None:
+        """Give ``A A^T`` where it is diagonal in one of these bases, else None; for `T`."""
         return None
 
     # -- what users call ------------------------------------------------------------------------------------------
@@ -383,7 +389,13 @@ def is_wider(new: torch.dtype | None, old: torch.dtype | None) -> bool:
 
 
 def orthogonal_rows_resolvent(operator: Operator, gram: float, v: Tensor, rho: PerItem) -> Tensor:
-    """``(A^T A + rho I)^-1 v`` when ``A A^T = gram I``: ``(v - A^T A v / (gram + rho)) / rho``."""
+    """``(A^T A + rho I)^-1 v`` when ``A A^T = gram I``: ``(v - A^T A v / (gram + rho)) / rho``.
+
+    Where A is square, all digits of that would cancel for small rho: its Gram form is used.
+    """
+    form = operator.gram_form()
+    if form is not None:
+        return form.resolvent(v, rho)
     return (v - operator._adjoint(operator._forward(v)) / (gram + rho)) / rho
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from genprior.operators.base import Operator
-
-if TYPE_CHECKING:
-    from genprior.operators.dense import Dense
+from genprior.operators.dense import Dense
 
 
 class Compound(Operator):
@@ -22,7 +20,8 @@ class Compound(Operator):
     ``tolerance``, the largest ``max_iterations``.
     """
 
-    _twin: Dense | None = None
+    _twin: Operator | None = None
+    """One matrix in place of the parts, once it has been asked for."""
 
     def __init__(self, parts: Sequence[Operator]) -> None:
         check_agreement(parts)
@@ -40,6 +39,7 @@ class Compound(Operator):
         picked = super().rows(index)
         if isinstance(picked, Compound) and picked is not self:
             picked._refill([part.rows(index) for part in self.parts])
+            picked._twin = None if self._twin is None else self._twin.rows(index)
         return picked
 
     def to(self, device: torch.device | str | torch.dtype | None = None, dtype: torch.dtype | None = None) -> Operator:
@@ -47,6 +47,7 @@ class Compound(Operator):
         moved = super().to(device, dtype)
         if isinstance(moved, Compound) and moved is not self:
             moved._refill([part.to(device, dtype) for part in self.parts])
+            moved._twin = None if self._twin is None else self._twin.to(device, dtype)
         return moved
 
     def bound(self, signal_shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Operator:
@@ -60,15 +61,12 @@ class Compound(Operator):
         """The same expression of other parts."""
 
     def _refill(self, parts: Sequence[Operator]) -> None:
-        """Put other parts into a fresh copy, and drop what was derived from the old ones."""
+        """Put other parts into a fresh copy, and derive from them what follows."""
         self.parts = tuple(parts)
-        self._twin = None
 
-    def _as_dense(self) -> Dense | None:
+    def _as_dense(self) -> Operator | None:
         """One matrix in place of the parts, where all of them hold matrices."""
         if self._twin is None and self.has_matrix:
-            from genprior.operators.dense import Dense  # noqa: PLC0415 - needed here only
-
             self._twin = Dense(self.dense(), self.signal_shape)
         return self._twin
 

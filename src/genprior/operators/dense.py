@@ -103,6 +103,7 @@ class Dense(Operator):
             adjoint=lambda y: self._signals(factors.back(y)),
             gram=factors.values,
             rotate=lambda y: times(y, factors.basis),
+            unrotate=lambda y: times(y, factors.basis.mT),
         )
 
     def rows(self, index: Tensor) -> Operator:

@@ -37,7 +37,7 @@ class Identity(Operator):
 
     def row_form(self) -> RowForm:
         """Itself, with ``gram = 1``."""
-        return RowForm(_same, _same, 1.0, _same)
+        return RowForm(_same, _same, 1.0, _same, _same)
 
     def _forward(self, x: Tensor) -> Tensor:
         return x.clone()  # whoever adds noise to A(x) in place means the measurements, not the signal
@@ -93,7 +93,7 @@ class Mask(Operator):
 
     def row_form(self) -> RowForm:
         """Itself, with ``gram = mask^2``."""
-        return RowForm(self._forward, self._adjoint, self._weights**2, _same)
+        return RowForm(self._forward, self._adjoint, self._weights**2, _same, _same)
 
     def measured(self, y: Tensor) -> Tensor:
         """``y`` with zeros where the mask is zero."""

@@ -11,6 +11,7 @@ from genprior import _validate
 from genprior._axes import spatial_dims, times
 from genprior._batch import PerItem
 from genprior.operators.base import Operator, RowForm, orthogonal_rows_resolvent
+from genprior.operators.gram import GramForm
 
 
 class Downsample(Operator):
@@ -58,9 +59,13 @@ class Downsample(Operator):
         """How `resolvent` is computed, in words."""
         return "orthogonal rows"
 
+    def gram_form(self) -> GramForm | None:
+        """The identity, where blocks have one value."""
+        return GramForm(1.0) if self.factor == 1 else None
+
     def row_form(self) -> RowForm:
         """Itself, with ``gram = 1 / factor^dims``."""
-        return RowForm(self._forward, self._adjoint, 1 / self._block, lambda y: y)
+        return RowForm(self._forward, self._adjoint, 1 / self._block, lambda y: y, lambda y: y)
 
     def _forward(self, x: Tensor) -> Tensor:
         blocks = x.reshape(len(x), *self._blocks)

@@ -99,6 +99,10 @@ class Blur(_Circulant):
         self._spectrum = self._over_channels(self._transform(_periodic(kernel, self._size)))
         self._energy = self._spectrum.abs() ** 2
 
+    def transposed_gram_form(self) -> GramForm:
+        """As ``A^T A``."""
+        return self.gram_form()
+
     def _forward(self, x: Tensor) -> Tensor:
         return self._image(self._transform(x) * self._spectrum)
 

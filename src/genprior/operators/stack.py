@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import torch
@@ -187,12 +187,18 @@ class Stack(Compound):
         grams = [torch.as_tensor(form.gram, dtype=self.dtype, device=self.device) for form in forms]
         wide = [_as_rows(gram, part) for gram, part in zip(grams, self.parts, strict=True)]
         items = max(len(gram) for gram in wide)
+        back = [form.unrotate for form in forms if form.unrotate is not None]
         return RowForm(
             forward=lambda x: self._joined([form.forward(x) for form in forms]),
-            adjoint=lambda y: total([form.adjoint(b) for form, b in zip(forms, self._blocks(y), strict=True)]),
+            adjoint=lambda y: total(self._each([form.adjoint for form in forms], y)),
             gram=torch.cat([gram.expand(items, -1) for gram in wide], dim=1),
-            rotate=lambda y: self._joined([form.rotate(b) for form, b in zip(forms, self._blocks(y), strict=True)]),
+            rotate=lambda y: self._joined(self._each([form.rotate for form in forms], y)),
+            unrotate=(lambda y: self._joined(self._each(back, y))) if len(back) == len(forms) else None,
         )
+
+    def _each(self, functions: Sequence[Callable[[Tensor], Tensor]], y: Tensor) -> list[Tensor]:
+        """One function for each block of the measurements."""
+        return [function(block) for function, block in zip(functions, self._blocks(y), strict=True)]
 
     def __repr__(self) -> str:
         return f"Stack({', '.join(map(repr, self.parts))})"

@@ -146,7 +146,8 @@ def added(name, *parts, signs=None, **facts):
 
 
 def transposed(part, **facts):
-    facts = {"method": f"push-through identity ({part.method}", "exact_bounds": part.exact_bounds} | facts
+    method = part.method if part.row_form or part.method == "FFT" else f"push-through identity ({part.method}"
+    facts = {"method": method, "exact_bounds": part.exact_bounds} | facts
     return Instance(f"{part.name}, transposed", lambda: part.make().T, lambda _: known(part).swapaxes(-1, -2), **facts)
 
 
@@ -319,7 +320,7 @@ ALGEBRA = [
         "scaled dense per item, transposed",
         lambda: (FACTORS * MATRICES.make()).T,
         lambda _: FACTORS.numpy()[:, None, None] * known(MATRICES).swapaxes(1, 2),
-        "push-through identity (thin SVD",
+        "thin SVD",
     ),
     Instance(
         "composition, transposed", lambda: MIX.make().T, lambda _: known(MIX).swapaxes(-1, -2), exact_bounds=False

@@ -97,6 +97,7 @@ def test_row_form(instance):
     torch.testing.assert_close(dot(form.forward(x), y), dot(x, form.adjoint(y)), rtol=1e-11, atol=1e-12)
     torch.testing.assert_close(form.adjoint(form.rotate(y)), a.adjoint(y), rtol=1e-11, atol=1e-12)
     torch.testing.assert_close(form.forward(form.adjoint(y)), form.gram * y, rtol=1e-10, atol=1e-11)
+    torch.testing.assert_close(form.unrotate(form.rotate(y)), y, rtol=1e-11, atol=1e-12)
 
 
 @every
