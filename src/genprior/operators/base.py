@@ -50,7 +50,7 @@ class Operator(ABC):
     """
 
     signal_shape: tuple[int, ...] | None
-    """Shape of one signal; None only for a `Linear` that was not told."""
+    """Shape of one signal; None only for a `Linear` made without shapes."""
     measurement_shape: tuple[int, ...] | None
     """Shape of the measurements of one signal."""
     batch: int | None = None

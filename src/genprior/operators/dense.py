@@ -54,7 +54,7 @@ class Dense(Operator):
     matrix
         ``(m, d)``, or ``(B, m, d)`` with one for each item; floating-point.
     signal_shape
-        shape of one signal with d values, such as (1, 28, 28); ``(d,)`` unless told.
+        shape of one signal with d values, such as (1, 28, 28); ``(d,)`` by default.
 
     Examples
     --------

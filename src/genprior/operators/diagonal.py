@@ -40,7 +40,7 @@ class Identity(Operator):
         return RowForm(_same, _same, 1.0, _same, _same)
 
     def _forward(self, x: Tensor) -> Tensor:
-        return x.clone()  # whoever adds noise to A(x) in place means the measurements, not the signal
+        return x.clone()  # noise added to A(x) in place must not change x
 
     def _adjoint(self, y: Tensor) -> Tensor:
         return y.clone()
@@ -52,7 +52,7 @@ class Mask(Operator):
     The result is the zero-filled signal, so that masks with different counts can share a batch. ``mask`` has the shape
     of one signal, or one that broadcasts against ``signal_shape`` where that is given, such as (28, 28) against
     (1, 28, 28). With ``per_item=True`` its first axis is the batch. A boolean or whole-number mask works in ``dtype``
-    (float32 unless told), a mask of weights in its own.
+    (float32 by default), a mask of weights in its own.
 
     Resolvent: ``v / (mask^2 + rho)``.
 

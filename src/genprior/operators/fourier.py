@@ -65,7 +65,7 @@ class Blur(_Circulant):
         how many of the last axes are space or time; the others are channels. By default as for :class:`Downsample`;
         where two axes may be an image or channels, the axes of a tensor ``kernel`` tell.
     device, dtype
-        a number works in ``dtype`` (float32 unless told) on ``device``, a tensor in its own.
+        a number works in ``dtype`` (float32 by default) on ``device``, a tensor in its own.
 
     Examples
     --------

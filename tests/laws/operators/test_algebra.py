@@ -10,6 +10,7 @@ import torch
 import genprior as gp
 from genprior import operators as ops
 from genprior._batch import dot, square
+from genprior._fingerprint import fingerprint
 
 from .instances import (
     ALGEBRA,
@@ -307,6 +308,16 @@ def test_dense_and_norms_per_item_of_a_factor():
     a = FACTORS * MATRIX.make()
     close(a.norm(), FACTORS.abs() * MATRIX.make().norm())
     assert a.dense().shape == (ITEMS, 5, 12)
+
+
+def test_the_fingerprint_knows_the_parts_and_ignores_what_was_derived():
+    a = ops.Stack(MATRIX.make(), 2 * MATRIX.make())
+    before = fingerprint(a)
+    a.resolvent(signals(a), 1.0), a.gram_bounds(), a.row_form()
+    assert fingerprint(a) == before
+    one, other = (ops.Linear(f, lambda y: y, 12, 12, dtype=F64) for f in (lambda x: 1 * x, lambda x: x * 1))
+    assert fingerprint(2 * one) == fingerprint(2 * one) != fingerprint(2 * other)
+    assert fingerprint(2 * one) != fingerprint(3 * one)
 
 
 # -- the losses and solvers use them as any other ------------------------------------------------------------------
