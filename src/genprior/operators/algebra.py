@@ -386,7 +386,7 @@ class Transpose(Compound):
         form = self.operator.row_form()
         if form is None:
             return unknown
-        gram = torch.as_tensor(form.gram).to(unknown)
+        gram = torch.as_tensor(form.gram, dtype=unknown.dtype, device=unknown.device)
         gram = gram.expand(self.batch or 1, *(self.signal_shape or ())).reshape(self.batch or 1, -1).amin(1)
         return gram if self.batch else gram[0]
 

@@ -36,8 +36,9 @@ from .instances import (
 
 close = torch.testing.assert_close
 REAL = [instance for instance in INSTANCES if not instance.make().complex_measurements]
+CLOSED = [instance for instance in INSTANCES if instance.make().closed_form]
 every_real = pytest.mark.parametrize("instance", REAL, ids=str)
-EXTREME = [1e-6, 1e-3, 1.0, 1e3, 1e6, torch.tensor([1e-6, 1.0, 1e6], dtype=F64)]
+EXTREME = [1e-6, 1e6, torch.tensor([1e-6, 1.0, 1e6], dtype=F64)]
 
 
 def similar(a):
@@ -119,12 +120,10 @@ def test_resolvent_of_the_transpose(instance, rho):
         _compare(a.T, full.swapaxes(1, 2), rho)
 
 
-@every
+@pytest.mark.parametrize("instance", CLOSED, ids=str)
 @pytest.mark.parametrize("rho", EXTREME, ids=str)
 def test_closed_forms_hold_for_every_rho(instance, rho):
     a = instance.make()
-    if not a.closed_form:
-        pytest.skip("conjugate gradients")
     full = matrices(instance, a)
     _compare(a, full, rho)
     _compare(30 * a, 30 * full, rho)
@@ -148,6 +147,7 @@ def _compare(a, full, rho):
     assert (error <= 2e-14 * condition * np.linalg.norm(expected, axis=1)).all()
 
 
+@pytest.mark.slow
 @every
 def test_a_stack_measures_both_and_bounds_its_norm(instance):
     a = instance.make()
@@ -327,6 +327,7 @@ SOLVED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("instance", SOLVED, ids=str)
 @pytest.mark.parametrize("solver", [gp.ExactADMM(), gp.QuasiNewton()], ids=["admm", "quasi-newton"])
 def test_least_squares_solves_as_with_the_explicit_matrix(instance, solver):
