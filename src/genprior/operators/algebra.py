@@ -167,7 +167,7 @@ class Scaled(Compound):
         return self.operator._resolvent(v, rho / square, start) / square
 
     def _gram_bounds(self) -> tuple[Tensor, Tensor]:
-        low, high = self.operator.gram_bounds()
+        low, high = self._bounds_of(self.operator)
         square = self._square(0)
         return square * low, square * high
 
@@ -264,7 +264,7 @@ class Sum(Compound):
         if dense is not None:
             return dense.gram_bounds()
         estimate = self._largest_eigenvalue()
-        bounds = [part.gram_bounds() for part in self.parts]
+        bounds = [self._bounds_of(part) for part in self.parts]
         norms = total([high.sqrt() for _, high in bounds])
         low = torch.zeros_like(estimate)
         for smallest, largest in bounds:
@@ -375,7 +375,7 @@ class Transpose(Compound):
         if self.gram_form() is not None:
             return super()._gram_bounds()
         m, d = self._sizes("gram_bounds()")
-        low, high = self.operator.gram_bounds()
+        low, high = self._bounds_of(self.operator)
         if m < d:
             low = self._least_of_rows(torch.zeros_like(high))
         elif m > d:

@@ -64,6 +64,12 @@ class Compound(Operator):
         """Put other parts into a fresh copy, and derive from them what follows."""
         self.parts = tuple(parts)
 
+    def _bounds_of(self, part: Operator) -> tuple[Tensor, Tensor]:
+        """The part's `gram_bounds`, from which those of the whole follow; what is rough there is rough here."""
+        bounds = part.gram_bounds()
+        self._hurried = self._hurried or part._hurried
+        return bounds
+
     def _as_dense(self) -> Operator | None:
         """One matrix in place of the parts, where all of them hold matrices."""
         if self._twin is None and self.has_matrix:

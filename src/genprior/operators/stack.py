@@ -165,13 +165,13 @@ class Stack(Compound):
         if self._single is not None:
             part, shift = self._single
             shift = shift.reshape(-1) if isinstance(shift, Tensor) else shift
-            low, high = part.gram_bounds()
+            low, high = self._bounds_of(part)
             return low + shift, high + shift
         dense = self._as_dense()
         if dense is not None:
             return dense.gram_bounds()
         estimate = self._largest_eigenvalue()
-        bounds = [part.gram_bounds() for part in self.parts]
+        bounds = [self._bounds_of(part) for part in self.parts]
         low, high = total([smallest for smallest, _ in bounds]), total([largest for _, largest in bounds])
         return low.to(estimate).expand_as(estimate), torch.minimum(estimate, high.to(estimate))
 

@@ -10,6 +10,7 @@ import torch
 import genprior as gp
 from genprior import operators as ops
 from genprior._batch import dot, square
+from genprior._deadline import limiting
 from genprior._fingerprint import fingerprint
 
 from .instances import (
@@ -308,6 +309,21 @@ def test_dense_and_norms_per_item_of_a_factor():
     a = FACTORS * MATRIX.make()
     close(a.norm(), FACTORS.abs() * MATRIX.make().norm())
     assert a.dense().shape == (ITEMS, 5, 12)
+
+
+@pytest.mark.parametrize(
+    "case", [lambda f: 2 * f, lambda f: f - f.T.T, lambda f: f.T, lambda f: ops.Stack(f, ops.Identity(12))]
+)
+def test_bounds_found_in_a_hurry_are_found_again(case):
+    matrix = random(12, 12, seed=5)
+    a = case(ops.Linear(lambda x: x @ matrix.T, lambda y: y @ matrix, 12, dtype=F64))
+    with limiting(lambda: 1e-9):
+        a.gram_bounds()
+    assert a._hurried
+    low, high = a.gram_bounds()
+    assert not a._hurried and a.gram_bounds()[1] is high
+    exact = torch.linalg.matrix_norm(a.dense(), 2) ** 2
+    assert exact <= high <= 1.05 * exact + 1e-12 and low <= high
 
 
 def test_the_fingerprint_knows_the_parts_and_ignores_what_was_derived():
