@@ -206,7 +206,9 @@ def test_mixed_sizes_name_the_odd_ones(tmp_path):
     for number in range(4):
         grey(tmp_path / f"{number}.png")
     Image.fromarray(np.zeros((9, 9), np.uint8)).save(tmp_path / "odd.png")
-    with pytest.raises(ValueError, match=r"odd\.png has 9 x 9 pixels, expected 8 x 6.*--skip leaves such files out"):
+    with pytest.raises(
+        ValueError, match=r"odd\.png has 9 x 9 pixels, expected 8 x 6.*`skip=True` leaves such files out"
+    ):
         open_items([tmp_path], Expected(SHAPE))
     items = open_items([tmp_path], Expected(SHAPE), skip=True)
     loaded = items.read(0, 9)
@@ -287,7 +289,7 @@ def test_a_file_that_cannot_be_opened(tmp_path, monkeypatch, problem, name):
     for reader in ("check_file", "open_arrays"):
         monkeypatch.setattr(stream, reader, closed(getattr(stream, reader)))
     with pytest.raises(
-        ValueError, match=rf"{name} cannot be opened .{problem.strerror}.; --skip leaves such files out"
+        ValueError, match=rf"{name} cannot be opened .{problem.strerror}.; `skip=True` leaves such files out"
     ):
         open_items([tmp_path], Expected(SHAPE))
     items = open_items([tmp_path], Expected(SHAPE), skip=True)
@@ -322,7 +324,7 @@ def test_rows_of_another_run_are_not_taken(tmp_path):
     for wrong in (np.zeros((9, *SHAPE), np.float32), np.zeros((5, *SHAPE))):
         np.save(tmp_path / "rows-000000.npy", wrong)
         with pytest.raises(
-            ValueError, match=r"rows-000000\.npy holds .* of another run, delete it or give another --out"
+            ValueError, match=r"rows-000000\.npy holds .* of another run, delete it or give another `out`"
         ):
             Outputs(items, tmp_path / "out", tmp_path, SHAPE).write(0, [torch.zeros(SHAPE)])
 

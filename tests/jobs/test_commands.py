@@ -58,7 +58,7 @@ def test_json_is_the_result(digits, tmp_path, capfd):
 def test_every_option_arrives(tmp_path, monkeypatch):
     given = {}
 
-    def fake(job, told):
+    def fake(job, told, words):
         given.update(dataclasses.asdict(job))
         raise ValueError("seen enough")
 
@@ -350,7 +350,7 @@ class Odd(Exception):
     "problem", [IndexError("index out\nof range"), AssertionError(), Odd("odd"), OverflowError("big")]
 )
 def test_no_traceback_reaches_a_person(tmp_path, capfd, monkeypatch, problem):
-    def fails(*parts):
+    def fails(*parts, **options):
         raise problem
 
     monkeypatch.setattr("genprior.jobs.recover.recover", fails)

@@ -45,9 +45,9 @@ def ways(module: nn.Module, label: int | None, latent_shape: tuple[int, ...] | N
     if label is not None and use == "none":
         raise ValueError(f"label {label} was given, but the module takes only a latent: leave it out")
     if label is None and use == "needed":
-        raise ValueError("the module takes a second argument, a class label: give --label, a whole number from 0")
+        raise ValueError("the module takes a second argument, a class label: give `label`, a whole number from 0")
     if label is None:
-        yield module, "" if use == "none" else f"{_second(module)} left out: if it is a class, give --label"
+        yield module, "" if use == "none" else f"{_second(module)} left out: if it is a class, give `label`"
         return
     note = f"class label {label} for every item"
     yield Labelled(module, label).train(module.training), note
