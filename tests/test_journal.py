@@ -15,7 +15,7 @@ TENSORS = {
     "empty": torch.zeros(0, 3),
     "scalar": torch.tensor(True),
     "half": torch.tensor([1.5, float("nan")], dtype=torch.bfloat16),
-    "zeros": torch.full((64,), ord("0"), dtype=torch.uint8),
+    "text": torch.tensor(list(META["seal"].encode()), dtype=torch.uint8),
 }
 
 

@@ -100,7 +100,7 @@ def test_every_option_arrives(tmp_path, monkeypatch):
         ("recover {digits} --out {digits}/0.png --simulate", "0.png is a file, expected a folder: give another --out"),
         (
             "recover {digits} --out {digits}/0.png/in --simulate",
-            "0.png/in cannot be made, for {digits}/0.png is a file",
+            "0.png/in cannot be made, because {digits}/0.png is a file",
         ),
         ("recover {digits} --out /proc/nope --simulate", "--out /proc/nope cannot be made (No such file or directory)"),
         (

@@ -424,7 +424,7 @@ def test_ctrl_c_keeps_what_is_done(job):
     [
         ({"loss": "l3"}, "loss must be one of l2, l1, linf"),
         ({"noise": -1.0}, "noise must be a finite number of at least 0"),
-        ({"noise": 0.1, "simulate": False}, "noise is for simulations"),
+        ({"noise": 0.1, "simulate": False}, "`noise` is for simulations"),
         ({"box": (1.0, 0.0)}, "box must be a lower and a higher bound"),
         ({"box": (0.0, 1.0), "loss": "l1"}, "box goes with the loss l2"),
         ({"latent_ball": 0.0}, "latent_ball must be a finite number above 0"),
@@ -436,7 +436,7 @@ def test_ctrl_c_keeps_what_is_done(job):
         ({"pictures": -1}, "pictures must be at least 0"),
         ({"seed": -1}, "seed must be at least 0"),
         ({"solver": "newton"}, "no solver 'newton': give one of auto, exact-admm"),
-        ({"source": {"label": 1, "labels": "x.npy"}}, "--label and --labels were both given"),
+        ({"source": {"label": 1, "labels": "x.npy"}}, "`label` and `labels` were both given"),
     ],
 )
 def test_settings_are_checked_at_once(job, change, message):

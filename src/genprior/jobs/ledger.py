@@ -99,7 +99,7 @@ def _refuse_another(out: Path, identity: dict[str, Any], newer_than: Callable[[i
 def alone(out: Path) -> Iterator[tuple[str, ...]]:
     """Keep a second process out of the same folder; the lock ends with the process, however that ends.
 
-    Gives notes for the person: some file systems have no locks.
+    Gives notes for the user: some file systems have no locks.
     """
     try:
         import fcntl  # noqa: PLC0415 - not on every system
