@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from genprior.problem import Problem
 from genprior.solvers import z_steps
 from genprior.solvers.base import Common, Evidence, Solver, State
 from genprior.solvers.estimates import curvature_of
-from genprior.solvers.z_steps import Memory, Task, ZStep
+from genprior.solvers.z_steps import Task, ZStep
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class ProjectedState(State):
 
     target: Tensor
     count: Tensor
-    z_memory: Memory
+    z_memory: object
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class ProjectedGradient(Solver[ProjectedState]):
 
     step_size: float | None = None
     inner: int = 10
-    z_step: ZStep = field(default_factory=z_steps.Adam)
+    z_step: ZStep[Any] = field(default_factory=z_steps.Adam)
 
     def __post_init__(self) -> None:
         if self.step_size is not None:
