@@ -51,6 +51,8 @@ EXPERIMENTS = {
         Experiment(defence.PREFIX, "Adversarial defence", defence.parts, judge_defence, partial(digits, count=1)),
     )
 }
+_COMPUTING = frozenset(one.parts.__module__ for one in EXPERIMENTS.values())
+"""The modules on which, with all that they import, the numbers of parts depend."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ def settings_of(setting: Setting) -> dict[str, Any]:
 @cache
 def _code() -> str:
     """What computes, as it stands; what only judges or shows may change."""
-    return code_of({one.parts.__module__ for one in EXPERIMENTS.values()}, Path(genprior.__file__).parents[1])
+    return code_of(_COMPUTING, Path(genprior.__file__).parents[1])
 
 
 def _methods(setting: Setting) -> list[object]:
