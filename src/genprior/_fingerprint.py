@@ -17,7 +17,7 @@ from genprior.generators.alias import all_parts
 from genprior.operators import Operator
 
 _DATA = (bool, int, float, complex, str, bytes, tuple, np.ndarray, Tensor)
-"""What a function may read from its module, told apart by value."""
+"""What a function may read from its module, compared by value."""
 _MODULE_NAMES = frozenset(vars(nn.Module()))
 _LEARNED = {"passes"}
 """Of a generator: what a run changes."""
