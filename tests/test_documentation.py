@@ -52,10 +52,13 @@ def test_readme_names_every_public_part():
         "CGResult",
         "DeepinvOperator",
         "Choice",
+        "Common",
+        "Evidence",
         "Solver",
         "State",
+        "Vjp",
         "conjugate_gradient",
     }
-    helpers |= {"duals", "penalties", "w_steps", "z_steps"}
+    helpers |= {"duals", "penalties", "trial", "w_steps", "z_steps"}
     missing = [name for name in wanted if name not in helpers and f"`{name}" not in text]
     assert not missing

@@ -3,6 +3,6 @@
 A *per-item number* is a Python number (the same for all), a tensor of shape ``()``, or a tensor of shape ``(B,)``.
 """
 
-from genprior._batch import PerItem, column, dot, flat, norm, ratio, spread, square
+from genprior._batch import column, dot, flat, norm, ratio, spread, square
 
-__all__ = ["PerItem", "column", "dot", "flat", "norm", "ratio", "spread", "square"]
+__all__ = ["column", "dot", "flat", "norm", "ratio", "spread", "square"]

@@ -77,7 +77,7 @@ class SolverLaws(Laws[Choice]):
     def test_it_is_frozen_data(self, make: Make) -> None:
         """A frozen dataclass: equal settings are equal solvers, and checkpoints know them again."""
         one, other = make(), make()
-        frozen = dataclasses.is_dataclass(one) and type(one).__dataclass_params__.frozen  # type: ignore[union-attr]
+        frozen = dataclasses.is_dataclass(one) and type(one).__dataclass_params__.frozen
         require(bool(frozen), "a solver is a frozen dataclass", f"{type(one).__name__}: write @dataclass(frozen=True)")
         require(one == other and hash(one) == hash(other), "equal settings are equal solvers", f"{one!r}, {other!r}")
 
