@@ -40,7 +40,7 @@ class Measured(torch.nn.Module):
         return self.measure(self.draw(z))
 
 
-AG = gp.Generator(Measured(G.module, A), G.latent_shape, (m,), law=G.law)
+AG = gp.Generator(Measured(G.module, A), G.latent_shape, (m,), latent=G.latent)
 print(gp.checks.check_generator(AG))
 
 # %%

@@ -110,7 +110,7 @@ def test_many_interruptions_in_a_row(tmp_path):
 
 
 def test_history_is_thinned_alike_after_a_crash(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys.modules["genprior.loop.solve"], "_RECORDS_PER_ITEM", 6)
+    monkeypatch.setattr(sys.modules["genprior.loop.run"], "_RECORDS_PER_ITEM", 6)
     for at in (16, 24, 29):
         assert_same_run(interrupted_then_resumed(tmp_path / f"run{at}", True, at=at), run())
 

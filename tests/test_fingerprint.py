@@ -85,12 +85,15 @@ PAIRS = {
     "setting of a layer": (lambda: network(nn.ELU(1.0)), lambda: network(nn.ELU(2.0))),
     "setting of an own module": (lambda: Scaled(2.0), lambda: Scaled(3.0)),
     "buffer that is not saved": (lambda: Scaled(2.0), lambda: Scaled(2.0, hidden=1.5)),
-    "law": (lambda: network(nn.Tanh()), lambda: network(nn.Tanh(), law=gp.Normal(2.0))),
-    "metric": (
-        lambda: network(nn.Tanh(), metric=torch.eye(3, dtype=F64)),
-        lambda: network(nn.Tanh(), metric=2 * torch.eye(3, dtype=F64)),
+    "latent distribution": (lambda: network(nn.Tanh()), lambda: network(nn.Tanh(), latent=gp.Normal(2.0))),
+    "preconditioner": (
+        lambda: network(nn.Tanh(), preconditioner=torch.eye(3, dtype=F64)),
+        lambda: network(nn.Tanh(), preconditioner=2 * torch.eye(3, dtype=F64)),
     ),
-    "a metric or none": (lambda: network(nn.Tanh()), lambda: network(nn.Tanh(), metric=torch.eye(3, dtype=F64))),
+    "a preconditioner or none": (
+        lambda: network(nn.Tanh()),
+        lambda: network(nn.Tanh(), preconditioner=torch.eye(3, dtype=F64)),
+    ),
     "operator seed": (
         lambda: gp.operators.Gaussian(4, (8,), seed=0),
         lambda: gp.operators.Gaussian(4, (8,), seed=1),

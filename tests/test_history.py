@@ -148,7 +148,7 @@ def test_interrupted_run_has_each_step_once():
 
 
 def test_long_run_has_bounded_history(monkeypatch):
-    monkeypatch.setattr(sys.modules["genprior.loop.solve"], "_RECORDS_PER_ITEM", 50)
+    monkeypatch.setattr(sys.modules["genprior.loop.run"], "_RECORDS_PER_ITEM", 50)
     result = gp.solve(tiny_problem(1), gp.GradientDescent(1e-9), stop=gp.MaxSteps(800), tolerance=0, patience=10**6)
     steps = result.history.item(0)["step"]
     assert 25 < len(steps) <= 51

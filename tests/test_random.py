@@ -16,8 +16,8 @@ ITEMS, LATENT = 6, 8
 LAWS = [gp.Normal(), gp.TruncatedNormal(3.0), gp.Uniform(-1, 1)]
 
 
-def made(law: gp.Law | None = None, latent: int = LATENT) -> gp.Generator:
-    return gp.Generator(torch.nn.Identity(), latent, latent, law=law)
+def made(law: gp.generators.LatentDistribution | None = None, latent: int = LATENT) -> gp.Generator:
+    return gp.Generator(torch.nn.Identity(), latent, latent, latent=law)
 
 
 def begun(generator: gp.Generator, seed: int, restarts: int = 1) -> torch.Tensor:

@@ -168,7 +168,7 @@ class Valleys(nn.Module):
 
 
 def valleys(items: int = 4) -> gp.Problem:
-    generator = gp.Generator(Valleys(), (1,), (9,), law=gp.Uniform(-6, 6))
+    generator = gp.Generator(Valleys(), (1,), (9,), latent=gp.Uniform(-6, 6))
     generator.dtype = torch.float64
     y = generator(generator.sample_latent(items, seed=3))
     return gp.Problem(generator, gp.SquaredDistance(y))

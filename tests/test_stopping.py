@@ -1,7 +1,6 @@
 """Stop rules: alone, combined, shared over chunks, and in a solve."""
 
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,28 +12,23 @@ from tests.checks.parts import tiny_problem
 
 
 def view(step=0, seconds=0.0, forwards=0, backwards=0, best=(0.0,)):
-    return SimpleNamespace(
-        per_item=1,
-        step=step,
-        seconds=seconds,
-        forwards=forwards,
-        backwards=backwards,
-        best_objective=torch.tensor(best),
-    )
+    rows, best = torch.arange(len(best)), torch.tensor(best)
+    blank = torch.zeros(len(best), 1)
+    return gp.View(step, seconds, forwards, backwards, rows, 1, 0, None, best, blank, blank)
 
 
 def codes(verdict):
-    return int(verdict) if isinstance(verdict, int) else verdict.tolist()
+    return None if verdict is None else verdict.tolist()
 
 
 @dataclass(frozen=True)
 class Fixed(StopRule):
-    """Says what it is told: an int for all items, a list per item."""
+    """Gives the same verdict always."""
 
-    says: object
+    says: list[int] | None
 
     def verdict(self, view):
-        return self.says if isinstance(self.says, int) else torch.tensor(self.says)
+        return None if self.says is None else torch.tensor(self.says)
 
 
 @pytest.mark.parametrize(
@@ -46,8 +40,8 @@ class Fixed(StopRule):
     ],
 )
 def test_simple_rules(rule, before, at, status):
-    assert codes(rule.verdict(before)) == 0
-    assert codes(rule.verdict(at)) == status
+    assert rule.verdict(before) is None
+    assert codes(rule.verdict(at)) == [status]
 
 
 def test_target_judges_each_item():
@@ -55,22 +49,18 @@ def test_target_judges_each_item():
     assert codes(verdict) == [Status.TARGET, Status.TARGET, 0, 0, 0]
 
 
-ITEMS_A, ITEMS_B = [0, 2, 2, 0], [0, 0, 6, 6]
+ITEMS_A, ITEMS_B, ALL = [0, 2, 2, 0], [0, 0, 6, 6], [Status.MAX_STEPS] * 4
 
 
 @pytest.mark.parametrize(
     ("a", "b", "either", "both"),
     [
-        (0, 0, 0, 0),
-        (4, 0, 4, 0),
-        (0, 5, 5, 0),
-        (4, 5, 4, 5),
-        (0, ITEMS_B, ITEMS_B, 0),
-        (4, ITEMS_B, 4, ITEMS_B),
-        (ITEMS_A, 0, ITEMS_A, [0, 0, 0, 0]),
-        (ITEMS_A, 5, [5, 2, 2, 5], [0, 5, 5, 0]),
+        (None, None, None, None),
+        (ALL, None, ALL, None),
+        (None, ITEMS_B, ITEMS_B, None),
+        (ALL, ITEMS_B, ALL, ITEMS_B),
+        (ITEMS_A, ALL, [4, 2, 2, 4], [0, 4, 4, 0]),
         (ITEMS_A, ITEMS_B, [0, 2, 2, 6], [0, 0, 6, 0]),
-        (ITEMS_A, Status.MAX_STEPS, [4, 2, 2, 4], [0, 4, 4, 0]),
     ],
 )
 def test_either_and_both(a, b, either, both):
@@ -81,11 +71,11 @@ def test_either_and_both(a, b, either, both):
 def test_nesting():
     rule = (gp.Target(0.5) & gp.MaxSteps(10)) | gp.MaxSteps(20) | gp.Seconds(9.0)
     best = (0.1, 0.9)
-    assert codes(rule.verdict(view(step=9, best=best))) == [0, 0]
+    assert codes(rule.verdict(view(step=9, best=best))) is None
     assert codes(rule.verdict(view(step=10, best=best))) == [Status.MAX_STEPS, 0]
     assert codes(rule.verdict(view(step=10, seconds=9.0, best=best))) == [Status.MAX_STEPS, Status.OUT_OF_TIME]
     late = gp.MaxSteps(10) & (gp.Target(0.5) | gp.Seconds(1.0))
-    assert codes(late.verdict(view(step=9, seconds=5.0, best=best))) == 0
+    assert codes(late.verdict(view(step=9, seconds=5.0, best=best))) is None
     assert codes(late.verdict(view(step=10, best=best))) == [Status.TARGET, 0]
 
 
@@ -183,7 +173,17 @@ def test_passes():
     assert result.steps.tolist() == [10] * 4
 
 
-def test_passes_are_those_of_the_chunk():
+@pytest.mark.parametrize("answer", [0, Status.TARGET, True, torch.tensor(0), torch.zeros(3)])
+def test_what_is_no_verdict_is_refused(answer):
+    class Odd(StopRule):
+        def verdict(self, view):
+            return answer
+
+    with pytest.raises(TypeError, match="verdict must be None, or a tensor with one status code for each of 4 rows"):
+        gp.solve(tiny_problem(), stop=Odd())
+
+
+def test_passes_are_those_of_the_batch():
     result = gp.solve(tiny_problem(), gp.GradientDescent(), stop=gp.MaxPasses(21), batch_size=2)
     assert result.steps.tolist() == [10] * 4
 

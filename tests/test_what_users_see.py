@@ -61,22 +61,24 @@ CHANGES = {
 def test_generator_and_preconditioner_follow_the_module(change):
     module = Held()
     G = gp.Generator(module, 3, 6)
-    before = G.metric().clone()
+    before = G.preconditioner().matrix.clone()
     with torch.no_grad():
         change(module)
     z = G.sample_latent(2, seed=3)
     torch.testing.assert_close(G(z), module(z).detach(), rtol=0, atol=0)
-    assert not torch.equal(G.metric(), before)
-    torch.testing.assert_close(G.metric(), gp.Generator(module, 3, 6).metric(), rtol=0, atol=0)
+    assert not torch.equal(G.preconditioner().matrix, before)
+    torch.testing.assert_close(
+        G.preconditioner().matrix, gp.Generator(module, 3, 6).preconditioner().matrix, rtol=0, atol=0
+    )
 
 
 def test_a_bundled_preconditioner_does_not_outlive_its_weights():
     module = Held()
     given = 2 * torch.eye(3)
-    G = gp.Generator(module, 3, 6, metric=given)
-    assert torch.equal(G.metric(), given)
+    G = gp.Generator(module, 3, 6, preconditioner=given)
+    assert torch.equal(G.preconditioner().matrix, given)
     module.scale.mul_(2)
-    assert not torch.equal(G.metric(), given)
+    assert not torch.equal(G.preconditioner().matrix, given)
 
 
 @pytest.mark.parametrize(
@@ -103,3 +105,15 @@ def test_the_first_solve_of_a_process_keeps_its_time():
         """
     paths = os.pathsep.join([str(Path(gp.__file__).parents[1]), str(Path(__file__).parents[1])])
     subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "PYTHONPATH": paths})
+
+
+def test_a_second_run_has_a_preconditioner_of_the_new_weights(monkeypatch):
+    """Within a run it stays; the next run asks anew what the module is."""
+    module, seen = Held(), []
+    G = gp.Generator(module, 3, 6)
+    problem = gp.Problem(G, gp.SquaredDistance(torch.ones(1, 6)))
+    look = lambda view: seen.append(view.state.model.pairs.first[0].clone())  # noqa: E731 - eigenvalues of the first Hessian
+    for scale in (1.0, 1e3):
+        module.scale.mul_(scale)
+        gp.solve(problem, gp.QuasiNewton(), stop=gp.MaxSteps(0), callbacks=[look])
+    torch.testing.assert_close(seen[1], 1e6 * seen[0], rtol=1e-3, atol=0)

@@ -19,7 +19,7 @@ from genprior.operators import Operator
 _DATA = (bool, int, float, complex, str, bytes, tuple, np.ndarray, Tensor)
 """What a function may read from its module, told apart by value."""
 _MODULE_NAMES = frozenset(vars(nn.Module()))
-_LEARNED = {"forwards", "backwards", "no_jacobian"}
+_LEARNED = {"passes"}
 """Of a generator: what a run changes."""
 
 
@@ -61,8 +61,8 @@ def _attributes(value: object) -> list[Any]:
 
 @_content.register
 def _(value: Generator) -> list[Any]:
-    """The metric that it brought along decides about steps; one that is estimated follows from the rest."""
-    return [*_attributes(value), ("metric", value.given_metric)]
+    """The preconditioner that it brought along decides about steps; one that is estimated follows from the rest."""
+    return [*_attributes(value), ("preconditioner", value.given_preconditioner)]
 
 
 @_content.register

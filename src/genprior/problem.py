@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from genprior import _batch, _validate
 from genprior._batch import PerItem
 from genprior._range import warn_out_of_range
-from genprior.generators import Generator
+from genprior.generators import Generator, Passes
 from genprior.losses import Loss, NoLoss
 from genprior.terms import Term, Zero
 
@@ -85,10 +85,10 @@ class Problem:
         self._check_values("on_latent", self.on_latent, generator.latent_shape)
         warn_out_of_range(generator.signal_range, self.loss, self.on_signal)
 
-    def prepared(self) -> Problem:
-        """The same problem for one run, with a generator that is made ready for it and counts its passes from zero."""
+    def counting(self, passes: Passes) -> Problem:
+        """The same problem with its passes through G counted, and limited, by another value: that of a run."""
         other = copy.copy(self)
-        other.generator = self.generator.prepared()
+        other.generator = self.generator.counting(passes)
         return other
 
     def rows(self, index: Tensor) -> Problem:
@@ -108,6 +108,11 @@ class Problem:
     def needs_splitting(self) -> bool:
         """Whether R is neither zero nor quadratic: then only a splitting, ``w = G(z)``, makes use of its prox."""
         return self.on_signal.as_quadratic() is None
+
+    @property
+    def forbids_points(self) -> bool:
+        """Whether R forbids signals, so that iterates are ranked by a score that is not the objective."""
+        return self.on_signal.is_indicator
 
     def evaluate(self, x: Tensor, z: Tensor) -> Point:
         """Objective and score at the feasible point ``x = G(z)``."""

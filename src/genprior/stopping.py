@@ -13,8 +13,8 @@ from genprior import _validate
 from genprior.solvers.base import State
 from genprior.status import Status
 
-Verdict = int | Tensor
-"""A status code for all items, or one per item; 0 means: go on."""
+Verdict = Tensor | None
+"""None: every row goes on. Else a status code per row, 0 where the row goes on."""
 
 
 @dataclass(frozen=True)
@@ -26,16 +26,20 @@ class View:
     forwards: int
     backwards: int
     rows: Tensor
-    """Numbers of the rows that are running: item times ``per_item`` plus restart, within their chunk."""
+    """Numbers of the rows that are running: item times ``per_item`` plus restart, within their batch."""
     per_item: int
     """Restarts per item."""
     first: int
-    """Number of the chunk's first item."""
+    """Number of the batch's first item."""
     state: State
     best_objective: Tensor
     best_signal: Tensor
     """``G(z)`` at the best iterate so far, by objective."""
     best_latent: Tensor
+
+    def all(self, status: Status) -> Tensor:
+        """The verdict that ends every row."""
+        return torch.full_like(self.rows, int(status))
 
     @property
     def items(self) -> Tensor:
@@ -53,7 +57,7 @@ class StopRule(ABC):
 
     @abstractmethod
     def verdict(self, view: View) -> Verdict:
-        """0 to go on, else a :class:`Status` code."""
+        """None where every row goes on; else a :class:`Status` code per row, 0 where the row goes on."""
 
     def limits(self) -> tuple[float, float]:
         """The seconds and the passes after which the rule ends every item; infinite where it does not count them."""
@@ -64,10 +68,10 @@ class StopRule(ABC):
         return self
 
     def __or__(self, other: StopRule) -> StopRule:
-        return Any(self, _rule(other))
+        return FirstOf(self, _rule(other))
 
     def __and__(self, other: StopRule) -> StopRule:
-        return All(self, _rule(other))
+        return AllOf(self, _rule(other))
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ class MaxSteps(StopRule):
 
     def verdict(self, view: View) -> Verdict:
         """MAX_STEPS when they are made."""
-        return Status.MAX_STEPS if view.step >= self.steps else 0
+        return view.all(Status.MAX_STEPS) if view.step >= self.steps else None
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ class Seconds(StopRule):
 
     def verdict(self, view: View) -> Verdict:
         """OUT_OF_TIME when it is over."""
-        return Status.OUT_OF_TIME if view.seconds >= self.seconds else 0
+        return view.all(Status.OUT_OF_TIME) if view.seconds >= self.seconds else None
 
     def limits(self) -> tuple[float, float]:
         """The seconds."""
@@ -123,7 +127,7 @@ class MaxPasses(StopRule):
 
     def verdict(self, view: View) -> Verdict:
         """OUT_OF_PASSES when they are used up."""
-        return Status.OUT_OF_PASSES if view.forwards + view.backwards >= self.passes else 0
+        return view.all(Status.OUT_OF_PASSES) if view.forwards + view.backwards >= self.passes else None
 
     def limits(self) -> tuple[float, float]:
         """The passes."""
@@ -148,7 +152,7 @@ class Target(StopRule):
 
 
 @dataclass(frozen=True)
-class Any(StopRule):
+class FirstOf(StopRule):
     """Whichever comes first."""
 
     first: StopRule
@@ -157,8 +161,8 @@ class Any(StopRule):
     def verdict(self, view: View) -> Verdict:
         """The first rule's verdict, else the second's."""
         a, b = self.first.verdict(view), self.second.verdict(view)
-        if isinstance(a, int):
-            return a or b
+        if a is None or b is None:
+            return b if a is None else a
         return torch.where(a != 0, a, b)
 
     def limits(self) -> tuple[float, float]:
@@ -168,11 +172,11 @@ class Any(StopRule):
 
     def share(self, used: float, parts: int) -> StopRule:
         """Both rules' shares."""
-        return Any(self.first.share(used, parts), self.second.share(used, parts))
+        return FirstOf(self.first.share(used, parts), self.second.share(used, parts))
 
 
 @dataclass(frozen=True)
-class All(StopRule):
+class AllOf(StopRule):
     """Only when both hold; the second gives the status."""
 
     first: StopRule
@@ -181,9 +185,7 @@ class All(StopRule):
     def verdict(self, view: View) -> Verdict:
         """The second rule's verdict where the first holds too."""
         a, b = self.first.verdict(view), self.second.verdict(view)
-        if isinstance(a, int):
-            return b if a else 0
-        return torch.where(a != 0, b, 0)
+        return None if a is None or b is None else torch.where(a != 0, b, 0)
 
     def limits(self) -> tuple[float, float]:
         """Only where both rules count the same thing: else the other one may hold the item."""
@@ -192,7 +194,7 @@ class All(StopRule):
 
     def share(self, used: float, parts: int) -> StopRule:
         """Both rules' shares."""
-        return All(self.first.share(used, parts), self.second.share(used, parts))
+        return AllOf(self.first.share(used, parts), self.second.share(used, parts))
 
 
 def _rule(value: StopRule) -> StopRule:

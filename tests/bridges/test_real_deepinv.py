@@ -125,5 +125,5 @@ def test_a_reconstructor_in_three_lines(physics):
     expected = gp.solve(gp.Problem(G, gp.LeastSquares(mine, sensing.A(x))), stop=gp.MaxSteps(15))
     error = (model(sensing.A(x), sensing) - expected.signal).norm() / expected.signal.norm()
     assert float(error) < 1e-3  # the same method from the same start; rounding grows, to some percent after 40 steps
-    double = gp.Generator(copy.deepcopy(G.module).double(), G.latent_shape, G.signal_shape, law=G.law)
+    double = gp.Generator(copy.deepcopy(G.module).double(), G.latent_shape, G.signal_shape, latent=G.latent)
     assert GenPrior(double, stop=gp.MaxSteps(3))(sensing.A(x).double(), sensing).dtype == torch.float64

@@ -15,7 +15,7 @@ GOOD = {
     "dcgan": lambda: examples.random_dcgan(8, 4),
     "soft discs": lambda: examples.soft_discs(2, 8),
     "relu": lambda: gp.Generator(nn.Sequential(nn.Linear(3, 9), nn.ReLU(), nn.Linear(9, 8)), 3, 8),
-    "uniform law": lambda: gp.Generator(tiny_module(), 3, 8, law=gp.Uniform(-1.0, 1.0)),
+    "uniform law": lambda: gp.Generator(tiny_module(), 3, 8, latent=gp.Uniform(-1.0, 1.0)),
     "batch norm in eval mode": lambda: gp.Generator(nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8)).eval(), 3, 8),
 }
 

@@ -139,19 +139,19 @@ def test_bad_signal_range(given, kind, message):
 
 
 def test_bad_law():
-    with pytest.raises(TypeError, match=r"law must be a law such as gp\.Normal\(\), got 'normal'"):
-        linear(law="normal")
+    with pytest.raises(TypeError, match=r"latent must be a latent distribution such as gp\.Normal\(\), got 'normal'"):
+        linear(latent="normal")
 
 
 def test_repr():
-    assert repr(linear(law=gp.Uniform(-2, 2))) == (
-        "Generator(Sequential, latent_shape=(3,), signal_shape=(2, 4), law=Uniform(low=-2, high=2), "
+    assert repr(linear(latent=gp.Uniform(-2, 2))) == (
+        "Generator(Sequential, latent_shape=(3,), signal_shape=(2, 4), latent=Uniform(low=-2, high=2), "
         "torch.float32 on cpu)"
     )
 
 
 def test_sample_latent_comes_from_the_law():
-    G = linear(law=gp.Uniform(2.0, 3.0))
+    G = linear(latent=gp.Uniform(2.0, 3.0))
     z = G.sample_latent(100)
     assert z.shape == (100, S)
     assert bool(((z >= 2) & (z <= 3)).all())

@@ -100,7 +100,7 @@ def generator(name: str) -> tuple[gp.Generator, int]:
     module, folds = made(name)
     with torch.no_grad():
         shape = module(torch.zeros(2, 5).double()).shape[1:]
-    return gp.Generator(module, 5, shape, law=gp.Normal(2.0), signal_range=(-9, 9)), folds
+    return gp.Generator(module, 5, shape, latent=gp.Normal(2.0), signal_range=(-9, 9)), folds
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -112,7 +112,7 @@ def test_signals_and_gradients_stay(name):
     torch.testing.assert_close(y, x, rtol=1e-11, atol=1e-11)
     v = torch.randn_like(x)
     torch.testing.assert_close(quick.backward(z, y, v), G.backward(z, x, v), rtol=1e-10, atol=1e-10)
-    assert (quick.law, quick.signal_range, quick.latent_shape) == (G.law, G.signal_range, G.latent_shape)
+    assert (quick.latent, quick.signal_range, quick.latent_shape) == (G.latent, G.signal_range, G.latent_shape)
     assert fold_batch_norms(G.module)[1] == folds
     assert sum("folded" in remark for remark in quick.speedups) == (folds > 0)
 
@@ -147,10 +147,10 @@ def test_compiled(monkeypatch):
     assert gp.solve(problem, gp.Adam(), stop=gp.MaxSteps(3)).forwards == 4
 
 
-def test_a_known_metric_goes_along_while_it_fits():
+def test_a_known_preconditioner_goes_along_while_it_fits():
     module, _ = made("linear")
-    G = gp.Generator(module, 5, 6, metric=torch.eye(5))
-    assert torch.equal(G.faster().metric(), torch.eye(5).double())
+    G = gp.Generator(module, 5, 6, preconditioner=torch.eye(5))
+    assert torch.equal(G.faster().preconditioner().matrix, torch.eye(5).double())
     with torch.no_grad():
         module[0].weight.mul_(2)
-    assert not torch.equal(G.faster().metric(), torch.eye(5).double())
+    assert not torch.equal(G.faster().preconditioner().matrix, torch.eye(5).double())

@@ -1,4 +1,4 @@
-"""The Jacobian, its maps and the metric against autograd and closed forms."""
+"""The Jacobian, its maps and the preconditioner against autograd and closed forms."""
 
 from __future__ import annotations
 
@@ -169,52 +169,54 @@ def test_linearised_maps_are_the_jacobian_and_its_transpose():
     assert z.requires_grad is False
 
 
-def test_metric_of_a_linear_generator():
+def test_preconditioner_of_a_linear_generator():
     """Random pulls average to W^T W; 256 of them to about 10%."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         module = nn.Linear(4, 300).double()
     G = gp.Generator(module, 4, 300)
     exact = (module.weight.T @ module.weight).detach()
-    error = torch.linalg.matrix_norm(G.metric() - exact, 2) / torch.linalg.matrix_norm(exact, 2)
+    error = torch.linalg.matrix_norm(G.preconditioner().matrix - exact, 2) / torch.linalg.matrix_norm(exact, 2)
     assert float(error) < 0.3
-    torch.testing.assert_close(G.metric(), G.metric().mT)
-    first, passes = G.metric(), (G.forwards, G.backwards)
-    assert G.metric() is first, "remembered"
+    torch.testing.assert_close(G.preconditioner().matrix, G.preconditioner().matrix.mT)
+    first, passes = G.preconditioner().matrix, (G.forwards, G.backwards)
+    assert G.preconditioner().matrix is first, "remembered"
     assert (G.forwards, G.backwards) == passes, "and not counted again"
     G.forget()
-    assert G.metric() is not first and torch.equal(G.metric(), first)
-    values, vectors = G.metric_modes()
+    assert G.preconditioner().matrix is not first and torch.equal(G.preconditioner().matrix, first)
+    values, vectors = G.preconditioner().modes
     torch.testing.assert_close(vectors @ torch.diag(values) @ vectors.mT, first)
     with torch.no_grad():
         module.weight.mul_(2)
-    torch.testing.assert_close(G.metric(), 4 * first, msg="the module was changed")
+    torch.testing.assert_close(G.preconditioner().matrix, 4 * first, msg="the module was changed")
 
 
-def test_a_metric_that_came_along_costs_nothing_while_it_fits():
+def test_a_preconditioner_that_came_along_costs_nothing_while_it_fits():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         module = nn.Linear(4, 30)
     given = torch.diag(torch.tensor([1.0, 2.0, 3.0, 4.0]))
-    G = gp.Generator(module, 4, 30, metric=given)
-    assert torch.equal(G.metric(), given) and (G.forwards, G.backwards) == (0, 0)
-    torch.testing.assert_close(G.metric_modes()[0], given.diagonal())
+    G = gp.Generator(module, 4, 30, preconditioner=given)
+    assert torch.equal(G.preconditioner().matrix, given) and (G.forwards, G.backwards) == (0, 0)
+    torch.testing.assert_close(G.preconditioner().modes[0], given.diagonal())
     G.forget()
-    assert torch.equal(G.metric(), given) and (G.forwards, G.backwards) == (0, 0)
+    assert torch.equal(G.preconditioner().matrix, given) and (G.forwards, G.backwards) == (0, 0)
     with torch.no_grad():
         module.weight.mul_(2)
-    assert not torch.equal(G.metric(), given) and (G.forwards, G.backwards) == (1, 8), "the module was changed"
+    assert not torch.equal(G.preconditioner().matrix, given) and (G.forwards, G.backwards) == (1, 8), (
+        "the module was changed"
+    )
 
 
-@pytest.mark.parametrize("metric", [torch.eye(3), torch.full((4, 4), torch.nan)])
-def test_a_metric_that_does_not_fit_is_refused(metric):
-    with pytest.raises(ValueError, match="metric must be 4 x 4 finite numbers"):
-        gp.Generator(nn.Linear(4, 30), 4, 30, metric=metric)
+@pytest.mark.parametrize("matrix", [torch.eye(3), torch.full((4, 4), torch.nan)])
+def test_a_preconditioner_that_does_not_fit_is_refused(matrix):
+    with pytest.raises(ValueError, match="preconditioner must be 4 x 4 finite numbers"):
+        gp.Generator(nn.Linear(4, 30), 4, 30, preconditioner=matrix)
 
 
-def test_metric_of_a_broken_generator_is_the_identity():
+def test_preconditioner_of_a_broken_generator_is_the_identity():
     class Broken(nn.Module):
         def forward(self, z: Tensor) -> Tensor:
             return z / 0
 
-    assert torch.equal(gp.Generator(Broken(), 3, 3).metric(), torch.eye(3))
+    assert torch.equal(gp.Generator(Broken(), 3, 3).preconditioner().matrix, torch.eye(3))

@@ -30,7 +30,7 @@ def course(case, steps=150, near=None):
 
 def typical(problem, state):
     """The mean curvature in z, and the energy of a linear generator at random points that goes with it."""
-    values = torch.linalg.eigvalsh(problem.generator.metric())
+    values = torch.linalg.eigvalsh(problem.generator.preconditioner().matrix)
     mean = state.model.curvature * values.mean()
     return mean, mean * len(values) * problem.generator.spread**2
 
@@ -65,7 +65,7 @@ def test_units_of_the_signal_and_of_the_latent_do_not_matter():
             return 1000 * self.inner(z / 10)
 
     plain = gp.Problem(gp.Generator(module, 5, 12), gp.SquaredDistance(y))
-    other = gp.Problem(gp.Generator(Rescaled(), 5, 12, law=gp.Normal(10.0)), gp.SquaredDistance(1000 * y))
+    other = gp.Problem(gp.Generator(Rescaled(), 5, 12, latent=gp.Normal(10.0)), gp.SquaredDistance(1000 * y))
     first, second = (
         gp.QuasiNewton().solver(problem).start(problem, start).ridge.first_weight
         for problem, start in ((plain, z), (other, 10 * z))

@@ -146,7 +146,7 @@ def curved(latent: int = 6, signal: int = 40, seed: int = 0, unit: float = 1.0, 
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         inner = nn.Sequential(nn.Linear(latent, 20), nn.ELU(), nn.Linear(20, signal), nn.Tanh()).double()
-    return gp.Generator(Scaled(inner), latent, signal, law=gp.Normal(wide))
+    return gp.Generator(Scaled(inner), latent, signal, latent=gp.Normal(wide))
 
 
 def measured(G: gp.Generator, noise: float = 0.0, unit: float = 1.0) -> gp.Problem:

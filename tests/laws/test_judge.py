@@ -102,7 +102,7 @@ def solved(solver: str, dtype: torch.dtype, signal: float = 1.0, operator: float
     exact = exact_copy(module)
     y = exact(torch.tensor(latent * truth)) @ matrix.double().T
     y = (y * torch.tensor(1 + 0.02 * random.normal(size=(3, 6)))).to(dtype)
-    made = gp.Generator(module, 3, 8, law=gp.Normal(latent))
+    made = gp.Generator(module, 3, 8, latent=gp.Normal(latent))
     problem = gp.Problem(made, gp.LeastSquares(gp.operators.Dense(matrix, (8,)), y))
     stop = gp.MaxSteps(min(STEPS.get(solver, 50), 50))
     result = gp.solve(problem, SOLVERS[solver](), stop=stop, tolerance=1e-4 if solver in NEWTON else 0.03, seed=3)

@@ -126,7 +126,7 @@ def test_an_iteration_is_one_forward_and_one_backward_pass(solver, case):
     module.register_forward_hook(lambda *_: forwards.append(1))
     generator = gp.Generator(module, (LATENT,), problem.generator.signal_shape)
     counted = gp.Problem(generator, problem.loss, problem.on_signal, problem.on_latent)
-    generator.metric()  # what was remembered is not counted again
+    generator.preconditioner()  # what was remembered is not counted again
     counts = []
     for steps in (20, 50):
         forwards.clear()

@@ -363,7 +363,7 @@ OTHER = {
     gp.z_steps.Momentum: {"step_size": 0.013, "momentum": 0.4},
     gp.z_steps.Adam: {"step_size": 0.013, "beta1": 0.4, "beta2": 0.8, "epsilon": 0.1},
     gp.z_steps.Spectral: {},
-    gp.z_steps.GaussNewton: {"inner": 2, "refresh": 3, "dense": False},
+    gp.z_steps.GaussNewton: {"inner": 2, "refresh": 3, "dense": False, "damping": gp.trial.Damping(first=0.5)},
     gp.w_steps.Linearized: {"alpha": 0.03},
     gp.w_steps.Exact: {"tolerance": 0.3, "max_iterations": 1},
     gp.duals.Paper: {"sigma": 0.9},
@@ -403,7 +403,15 @@ def test_every_option_has_an_effect(kind, name, value):
 
 @pytest.mark.parametrize("kind", OTHER, ids=lambda k: f"{k.__module__}.{k.__name__}")
 def test_the_table_of_options_is_complete(kind):
-    assert {field.name for field in dataclasses.fields(kind)} == set(OTHER[kind])
+    other = {"matrix_free"}  # the constants of another form, below
+    assert {field.name for field in dataclasses.fields(kind)} - other == set(OTHER[kind])
+
+
+@pytest.mark.parametrize("constants", [{"steps": 1}, {"tolerance": 0.9}, {"longer": 9.0}, {"shorter": 0.1}], ids=str)
+def test_constants_of_the_form_without_a_matrix_have_an_effect(constants):
+    rules = (gp.z_steps.MatrixFree(), gp.z_steps.MatrixFree(**constants))
+    one, other = (trajectory(z_step=gp.z_steps.GaussNewton(dense=False, matrix_free=rule)) for rule in rules)
+    assert not torch.allclose(one, other, rtol=1e-9, atol=0)
 
 
 def test_the_table_of_rules_is_complete():

@@ -10,6 +10,7 @@ import genprior as gp
 from genprior import _batch
 from genprior._fingerprint import fingerprint
 from genprior.loop.rows import Rows
+from genprior.loop.rules import Divergence, Progress
 from genprior.solvers.base import Solver
 
 F64 = torch.float64
@@ -109,7 +110,7 @@ def test_progress_is_seen_once_the_domain_is_reached():
     problem = gp.Problem(linear(matrix), gp.SquaredDistance(torch.ones(1, 2, dtype=F64)), on_signal=Barrier())
     rows = Rows.open(problem, gp.Auto().solver(problem), torch.full((1, 2), -1.0, dtype=F64))
     assert rows.marks.score.isinf().all()
-    moved = rows.marks.updated(torch.tensor([3.0], dtype=F64), rows.stationarity, 40)
+    moved = rows.marks.updated(torch.tensor([3.0], dtype=F64), rows.stationarity, 40, Progress())
     assert moved.step.tolist() == [40] and moved.score.tolist() == [3.0]
 
 
@@ -166,7 +167,7 @@ def test_a_row_that_is_rolled_back_gets_new_patience():
     problem, solver = gp.Problem(linear(matrix), gp.SquaredDistance(normal(2, 5, seed=2))), gp.GradientDescent()
     rows = Rows.open(problem, solver, normal(2, 2, seed=3))
     rows = replace(rows, marks=replace(rows.marks, step=torch.tensor([3, 4])))
-    back = rows.rolled_back(problem, solver, torch.tensor([True, False]), 700)
+    back = rows.rolled_back(problem, solver, torch.tensor([True, False]), 700, Divergence())
     assert back.marks.step.tolist() == [700, 4]
     assert back.stalled(710, 500).tolist() == [False, True]
 

@@ -67,7 +67,7 @@ def test_mnist_generator_is_the_reference_architecture():
     assert (G.latent_shape, G.signal_shape, G.signal_range) == ((128,), (1, 28, 28), (0.0, 1.0))
     saved = load_network(bundled.bundled_path("mnist", "generator"))
     assert saved.kind == "conv-generator" and saved.settings == {"latent": 128, "width": 64}
-    assert isinstance(G.law, gp.TruncatedNormal)
+    assert isinstance(G.latent, gp.TruncatedNormal)
     assert gp.checks.check_generator(G).ok
 
 

@@ -57,7 +57,7 @@ def declared_waves():
 
 
 def declared():
-    return gp.Generator(dcgan(), (12, 1, 1), (3, 8, 8), law=gp.Uniform(-1, 1), signal_range=(-1, 1))
+    return gp.Generator(dcgan(), (12, 1, 1), (3, 8, 8), latent=gp.Uniform(-1, 1), signal_range=(-1, 1))
 
 
 class Map(nn.Module):
@@ -226,7 +226,7 @@ def test_pictures_keep_their_values_where_that_is_told(code):
 
 def test_a_generator_keeps_its_law(code):
     generator = open_generator(f"{code}:declared")
-    assert generator.law == gp.Uniform(-1, 1) and generator.signal_range == (0.0, 1.0)
+    assert generator.latent == gp.Uniform(-1, 1) and generator.signal_range == (0.0, 1.0)
     assert float(generator(generator.sample_latent(4)).min()) >= 0
 
 

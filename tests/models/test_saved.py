@@ -11,9 +11,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import genprior as gp
-from genprior.generators.metric import mean_gram
+from genprior.generators.preconditioner import mean_gram
 from genprior.models import saved
-from genprior.models.bundled import store_metric
+from genprior.models.bundled import store_preconditioner
 from genprior.models.classifiers import ConvClassifier
 from genprior.models.encoders import Encoder
 from genprior.models.generators import ConvGenerator, ResidualGenerator
@@ -57,7 +57,7 @@ def test_round_trip(tmp_path, kind, settings, network):
 def test_a_saved_generator_is_a_generator(written):
     G = gp.load_generator(str(written))
     assert G.latent_shape == (3,) and G.signal_shape == (1, 28, 28) and G.signal_range == (0.0, 1.0)
-    assert G.law == gp.TruncatedNormal(radius=5.0, scale=2.0)
+    assert G.latent == gp.TruncatedNormal(radius=5.0, scale=2.0)
     assert G(G.sample_latent(2)).shape == (2, 1, 28, 28)
     assert gp.load_generator(written, device="cpu").device.type == "cpu"
 
@@ -65,12 +65,12 @@ def test_a_saved_generator_is_a_generator(written):
 def test_extras_travel_with_the_network_in_full_precision(written):
     before = gp.load_generator(written)
     saved.add_extras(written, {"other": torch.tensor([1e-9])})
-    store_metric(written, points=4)
+    store_preconditioner(written, points=4)
     again, G = load_network(written), gp.load_generator(written)
     assert set(again.extras) == {"other", "metric"} and float(again.extras["other"]) == pytest.approx(1e-9)
     z = G.sample_latent(2)
     assert torch.equal(G(z), before(z)), "the weights stay"
-    assert torch.equal(G.metric(), mean_gram(before, 4)) and G.backwards == 0
+    assert torch.equal(G.preconditioner().matrix, mean_gram(before, 4)) and G.backwards == 0
 
 
 @pytest.mark.parametrize("place", [-1, -500])

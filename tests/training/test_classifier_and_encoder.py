@@ -34,7 +34,7 @@ def generator():
     module = ConvGenerator(latent=4, width=4)
     for parameter in module.parameters():
         parameter.data *= 3
-    return gp.Generator(module, (4,), (1, 28, 28), law=gp.TruncatedNormal(radius=4.0), signal_range=(0.0, 1.0))
+    return gp.Generator(module, (4,), (1, 28, 28), latent=gp.TruncatedNormal(radius=4.0), signal_range=(0.0, 1.0))
 
 
 class Halfway(Exception):
@@ -145,7 +145,7 @@ def test_encoder_sees_data_and_own_samples(generator, digits):
     assert len(z) == 2 and len(real) == 8
     assert torch.equal(real[:2], generator(z))
     again = Draw.at(0, 0, CPU)
-    again.latent(generator.law, 2, (4,))
+    again.latent(generator.latent, 2, (4,))
     assert torch.equal(real[2:], digits.batch(again.index(6, len(digits))))
     none = EncoderTask(EncoderSettings(batch=8, own_samples=0.0), generator, digits, seed=0)
     z, real = none._batch(Draw.at(0, 0, CPU))

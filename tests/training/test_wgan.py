@@ -190,7 +190,7 @@ def test_colour_pictures_and_files(colours, devices, tmp_path):
     paths = task.finish(tmp_path, {"seed": 0})
     assert [path.name for path in paths] == ["generator.safetensors", "encoder.safetensors"]
     G = gp.load_generator(paths[0])
-    assert G.law == task.law and G.signal_shape == (3, 64, 64)
+    assert G.latent == task.law and G.signal_shape == (3, 64, 64)
     z = G.sample_latent(2)
     assert torch.allclose(G(z), task.average(z), atol=2e-3), "up to half precision, the average is what is saved"
     assert gp.load_encoder(paths[1])(torch.rand(2, 3, 64, 64)).shape == (2, 4)

@@ -67,7 +67,7 @@ _loading = threading.Lock()
 
 
 def generator(name: str) -> Generator:
-    """A bundled generator, loaded once; what solvers remember about it (its metric) is computed here, not in a race."""
+    """A bundled generator, loaded once; its preconditioner is computed here, not in a race."""
     with _loading:
         return _generator(name)
 
@@ -75,7 +75,7 @@ def generator(name: str) -> Generator:
 @cache
 def _generator(name: str) -> Generator:
     loaded = bundled.load_generator(name)
-    loaded.metric_modes()
+    _ = loaded.preconditioner().modes
     return loaded
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from genprior import _batch, _validate
 from genprior.defence.attacks import Classify, Numbered, check_range
 from genprior.generators import Generator
-from genprior.loop.chunk import Callback
+from genprior.loop.observers import Callback
 from genprior.loop.solve import solve
 from genprior.loop.starts import starts
 from genprior.losses import SquaredDistance

@@ -1,14 +1,19 @@
-"""Generators: the contract every user's network meets, laws of the latent."""
+"""Generators: the contract every user's network meets, latent distributions."""
 
 from genprior.generators.contract import Generator
 from genprior.generators.evaluation import Evaluation
-from genprior.generators.laws import Law, Normal, TruncatedNormal, Uniform
+from genprior.generators.latents import LatentDistribution, Normal, TruncatedNormal, Uniform
+from genprior.generators.passes import OutOfTime, Passes
+from genprior.generators.preconditioner import Preconditioner
 
 __all__ = [
     "Evaluation",
     "Generator",
-    "Law",
+    "LatentDistribution",
     "Normal",
+    "OutOfTime",
+    "Passes",
+    "Preconditioner",
     "TruncatedNormal",
     "Uniform",
 ]

@@ -1,10 +1,9 @@
-"""The contract between the solvers and a person's generator."""
+"""The contract between the solvers and a user's generator."""
 
 from __future__ import annotations
 
 import copy
 import math
-import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,15 +13,21 @@ import torch
 from torch import Tensor, nn
 
 from genprior import _validate
-from genprior._budget import Budget
+from genprior._renamed import renamed, warn_renamed
 from genprior.generators.alias import contents_of, follow, frozen_alias, place_of, places_of
-from genprior.generators.chain import Chain, WayBack
 from genprior.generators.evaluation import Evaluation
 from genprior.generators.faster import quick_copy
 from genprior.generators.jacobian import Linearised, OnlyGradients, jacobian, pushed
-from genprior.generators.laws import Law, Normal
-from genprior.generators.metric import POINTS, PULLS, Preconditioner, Remembered, affordable, mean_gram
-from genprior.generators.packed import packed_copy
+from genprior.generators.latents import LatentDistribution, Normal
+from genprior.generators.passes import OutOfTime, Passes
+from genprior.generators.preconditioner import (
+    POINTS,
+    PULLBACKS,
+    Preconditioner,
+    Remembered,
+    affordable,
+    mean_gram,
+)
 
 _CHECK = "check latent_shape, and the module itself"
 
@@ -38,18 +43,18 @@ class Generator:
         mode, its gradients and its hooks stay as they are.
     latent_shape, signal_shape
         Shapes of one item, without the batch axis.
-    law
+    latent
         How latents are distributed: :class:`Normal`, :class:`TruncatedNormal` or :class:`Uniform`. Starts are drawn
         from it, and its spread is the unit of length for default steps.
     signal_range
-        ``(low, high)`` if the signals are known to lie there, for pictures and checks.
-    metric
-        What :meth:`metric` gives, ``(s, s)``, if it is known (bundled generators bring it along); estimated otherwise.
+        ``(low, high)`` if the signals are known to lie there, for images and checks.
+    preconditioner
+        ``E[DG^T DG]``, ``(s, s)``, if it is known (bundled generators bring it along); estimated otherwise.
     device, dtype
         where latents live; by default as the module's parameters, or the CPU and float32 if it has none.
 
-    ``forwards`` and ``backwards`` count the batched passes made through this object; ``speedups``: what :meth:`faster` did;
-    ``no_jacobian``: why there is none, once that was found out.
+    ``forwards`` and ``backwards`` count the batched passes made through this object; those of a run are counted by its
+    result. ``speedups``: what :meth:`faster` did; ``no_jacobian``: why there is none, once that was found out.
 
     Examples
     --------
@@ -61,25 +66,25 @@ class Generator:
     (1, 0)
     """
 
-    _chain: Chain | None = None
-    budget: Budget | None = None
-    """What is left of the run that this generator was made ready for."""
-
     def __init__(
         self,
         module: nn.Module,
         latent_shape: int | Sequence[int],
         signal_shape: int | Sequence[int],
         *,
-        law: Law | None = None,
+        latent: LatentDistribution | None = None,
         signal_range: tuple[float, float] | None = None,
-        metric: Tensor | None = None,
+        preconditioner: Tensor | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        law: LatentDistribution | None = None,
+        metric: Tensor | None = None,
     ) -> None:
+        latent = renamed("law", law, "latent", latent)
+        preconditioner = renamed("metric", metric, "preconditioner", preconditioner)
         self.latent_shape = _validate.shape("latent_shape", latent_shape)
         self.signal_shape = _validate.shape("signal_shape", signal_shape)
-        self.law = _checked_law(law)
+        self.latent = _checked_distribution(latent)
         self.signal_range = _checked_range(signal_range)
         self.module = frozen_alias(module)
         self._source: nn.Module | None = module
@@ -93,11 +98,9 @@ class Generator:
                 "module is on the meta device, it has no numbers: move it with module.to_empty and load weights"
             )
         self.speedups: tuple[str, ...] = ()
-        self.no_jacobian: str | None = None
-        self.forwards = 0
-        self.backwards = 0
-        self._given = None if metric is None else self._checked_metric(metric)
-        self._given_for = "" if metric is None else contents_of(self.module)
+        self.passes = Passes()
+        self._given = None if preconditioner is None else self._checked_preconditioner(preconditioner)
+        self._given_for = "" if preconditioner is None else contents_of(self.module)
         self._known = Remembered()
         self.forget()
 
@@ -105,55 +108,40 @@ class Generator:
         """``G(z)``: one forward pass, differentiable with respect to ``z``."""
         self._check_latent(z)
         self._follow()
-        with self._timed(len(z)):
-            try:
-                x = self._run(z)
-            except Exception:
-                with _persons_code(z):
-                    raise
-        self.forwards += 1
+        begun = self.passes.begin()
+        try:
+            x = self._run(z)
+        except Exception:
+            with _user_code(z):
+                raise
+        self.passes.forward(len(z), begun)
         self._check_signal(x, len(z))
         return x
 
-    @contextmanager
-    def _timed(self, rows: int) -> Iterator[None]:
-        """A forward pass of a run: not begun when its time is over, and timed."""
-        if self.budget is None:
-            yield
-            return
-        self.budget.check()
-        begun = time.perf_counter()
-        yield
-        self.budget.note(rows, time.perf_counter() - begun)
+    @property
+    def forwards(self) -> int:
+        """Batched forward passes that were made through this object."""
+        return self.passes.forwards
+
+    @property
+    def backwards(self) -> int:
+        """Batched backward passes that were made through this object."""
+        return self.passes.backwards
+
+    def counting(self, passes: Passes) -> Generator:
+        """The same generator with its passes counted, and limited, by another value.
+
+        The module's tensors are those of now: what the caller puts in their place later, as by ``p.data = ...``, is not seen.
+        """
+        self._follow()
+        other = copy.copy(self)
+        other.passes, other._source = passes, None
+        return other
 
     def _follow(self) -> None:
         """See to it that the module's tensors are the caller's, also those that were put in place of others."""
         if self._source is not None:
             follow(self.module, self._source, self._seen)
-
-    def trace(self, z: Tensor) -> tuple[Tensor, WayBack]:
-        """``G(z)``, and the way back ``v -> DG(z)^T v``, to be gone once: one forward pass now, one backward pass then."""
-        if self._chain is None or not self._chain.serves(z):
-            with torch.enable_grad():
-                leaf = z.detach().requires_grad_()
-                x = self(leaf)
-            return x.detach(), lambda v: self.backward(leaf, x, v)
-        self._check_latent(z)
-        with self._timed(len(z)):
-            try:
-                x, back = self._chain(z)
-            except Exception:
-                with _persons_code(z):
-                    raise
-        self.forwards += 1
-        self._check_signal(x, len(z))
-
-        def counted(v: Tensor) -> Tensor:
-            self._between()
-            self.backwards += 1
-            return back(v)
-
-        return x, counted
 
     def _check_signal(self, x: object, count: int) -> None:
         if not isinstance(x, Tensor):
@@ -175,9 +163,9 @@ class Generator:
         """``DG(z)^T v`` for ``x = G(z)`` with its graph, which is kept if wanted: one backward pass."""
         if not x.requires_grad:
             raise ValueError("the generator's output does not depend on the latent: its module detaches or ignores z")
-        self._between()
+        self.passes.begin()
         (gradient,) = torch.autograd.grad(x, z, v, retain_graph=keep)
-        self.backwards += 1
+        self.passes.backwards += 1
         return gradient
 
     def faster(self, *, compile: bool = False) -> Generator:
@@ -198,33 +186,12 @@ class Generator:
         other.speedups = (*speedups, "compiled") if compile else speedups
         return other
 
-    def recounted(self) -> Generator:
-        """The same generator with pass counts of its own, from zero."""
-        other = copy.copy(self)
-        other.forwards = other.backwards = 0
-        return other
-
-    def prepared(self) -> Generator:
-        """The same generator for one run: counts from zero, large linear layers packed, chains of layers without autograd.
-
-        The module's structure is read now, its weights at every pass.
-        """
-        self._follow()
-        other = self.recounted()
-        other._source = None
-        if other._run is other.module:
-            other._run = packed_copy(self.module)
-            kind = type(self)  # what a person's subclass does in a pass is part of it
-            if kind.__call__ is Generator.__call__ and kind.backward is Generator.backward:
-                other._chain = Chain.of(other._run)
-        return other
-
     def with_module(self, module: nn.Module) -> Generator:
-        """Another module under the same contract: shapes, law, range; counts from zero."""
-        other = self.recounted()
+        """Another module under the same contract: shapes, latent distribution, range; counts from zero."""
+        other = copy.copy(self)
         other.module = other._run = frozen_alias(module)
-        other._source, other._seen, other._chain = module, places_of(module), None
-        other._known, other._given, other.speedups, other.no_jacobian = Remembered(), None, (), None
+        other._source, other._seen = module, places_of(module)
+        other.passes, other._known, other._given, other.speedups = Passes(), Remembered(), None, ()
         return other
 
     def evaluate(self, z: Tensor, *, graph: bool = True) -> Evaluation:
@@ -232,41 +199,41 @@ class Generator:
         return Evaluation(self, z, graph=graph)
 
     def jacobian(self, z: Tensor, image: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """``DG(z)`` as matrices ``(B, d, s)`` for d signal and s latent numbers; costs s forward passes, and counts them.
+        """``DG(z)`` as matrices ``(B, d, s)`` for signal size d and latent dimension s: s forward passes, which are counted.
 
         ``image`` is a linear map of signals ``(n, *signal_shape)`` to be applied to the columns: ``(B, m, s)``.
         """
         self._follow()
         self._check_latent(z)
-        with self._twice(), _persons_code(z):
-            matrix = jacobian(self.module, z, math.prod(self.signal_shape), image, self._between)
-        self.forwards += math.prod(self.latent_shape)
+        with self._remembering(), _user_code(z):
+            matrix = jacobian(self.module, z, math.prod(self.signal_shape), image, self.passes.begin)
+        self.passes.forwards += math.prod(self.latent_shape)
         return matrix
-
-    def _between(self) -> None:
-        """Before a pass: whether there is time for it."""
-        if self.budget is not None:
-            self.budget.check()
 
     def jvp(self, z: Tensor, tangents: Tensor) -> Tensor:
         """``DG(z) v`` for tangents ``(n, B, *latent_shape)``, as ``(n, B, *signal_shape)``: n forward passes in one."""
         self._follow()
         self._check_latent(z)
-        self._between()
-        with self._twice(), _persons_code(z):
+        self.passes.begin()
+        with self._remembering(), _user_code(z):
             images = pushed(self.module, z, tangents)
-        self.forwards += len(tangents)
+        self.passes.forwards += len(tangents)
         return images
 
+    @property
+    def no_jacobian(self) -> str | None:
+        """Why the module has no Jacobian; None where it has one, or none was asked for yet."""
+        return self._known.no_jacobian
+
     @contextmanager
-    def _twice(self) -> Iterator[None]:
-        """Remember where there is no Jacobian, so that nobody tries again."""
-        if self.no_jacobian is not None:
-            raise OnlyGradients(self.no_jacobian)
+    def _remembering(self) -> Iterator[None]:
+        """Remember that this module has no Jacobian, once that was found out."""
+        if self._known.no_jacobian is not None:
+            raise OnlyGradients(self._known.no_jacobian)
         try:
             yield
         except OnlyGradients as problem:
-            self.no_jacobian = problem.why
+            self._known.no_jacobian = problem.why
             raise
 
     def linearised(self, z: Tensor) -> Linearised:
@@ -274,63 +241,72 @@ class Generator:
         self._check_latent(z)
         return Linearised(self, z)
 
-    def metric(self) -> Tensor:
-        """``E[DG(z)^T DG(z)]`` over the law, ``(s, s)`` for s latent numbers: how far latent directions move the signal.
+    def preconditioner(self) -> Preconditioner:
+        """``E[DG(z)^T DG(z)]`` over the latent distribution: how far latent directions move the signal.
 
-        The one that came with the generator, at no cost; otherwise estimated by a few passes, once, and
-        remembered. Estimated anew when anything that the module holds has changed. In a run whose limit does not allow for all
-        of these passes, a rougher estimate serves that run alone.
+        The one that came with the generator, at no cost; otherwise estimated by a few passes, once, and remembered. Estimated
+        anew when anything that the module holds has changed since. In a run whose limit does not allow for all of these
+        passes, a rougher estimate serves that run alone; within a run it stays the same.
         """
+        if self.passes.preconditioner is not None:
+            return self.passes.preconditioner
         self._follow()
-        contents, known = contents_of(self.module), self._known.latest
-        if known is not None and known.contents == contents:
-            return known.metric
-        points, pulls = affordable(self.budget)
-        metric = mean_gram(self, points, pulls)
-        if (points, pulls) != (POINTS, PULLS):
-            self._known = Remembered()  # a rough one, for this run alone
-        self._known.latest = Preconditioner(metric, contents)
-        return metric
+        contents, known = contents_of(self.module), self._known
+        if known.preconditioner is None or known.contents != contents:
+            points, pullbacks = affordable(self.passes)
+            found = Preconditioner(mean_gram(self, points, pullbacks))
+            if (points, pullbacks) != (POINTS, PULLBACKS):
+                self.passes.preconditioner = found
+                return found
+            known.preconditioner, known.contents = found, contents
+        if self.passes.of_a_run:
+            self.passes.preconditioner = known.preconditioner
+        return known.preconditioner
 
-    def metric_modes(self) -> tuple[Tensor, Tensor]:
-        """Eigenvalues (rising, all above zero) and eigenvectors of the remembered metric."""
-        if self._known.latest is None:
-            self.metric()
-        assert self._known.latest is not None, "metric() remembers one"
-        return self._known.latest.modes
+    def metric(self) -> Tensor:
+        """The matrix of :meth:`preconditioner`, under its old name."""
+        warn_renamed("Generator.metric()", "Generator.preconditioner().matrix")
+        return self.preconditioner().matrix
 
     @property
-    def given_metric(self) -> Tensor | None:
-        """The metric that came with the generator, if one did."""
+    def law(self) -> LatentDistribution:
+        """The latent distribution, under its old name."""
+        warn_renamed("Generator.law", "Generator.latent")
+        return self.latent
+
+    @property
+    def given_preconditioner(self) -> Tensor | None:
+        """The matrix that came with the generator, if one did."""
         return self._given
 
     def forget(self) -> None:
-        """Drop what was estimated (the metric): for measurements in which everybody pays for what they use."""
-        given = self._given
-        self._known.latest = None if given is None else Preconditioner(given, self._given_for)
+        """Drop what was estimated (the preconditioner): for measurements in which every run pays for what it uses."""
+        self.passes.preconditioner = None
+        self._known.preconditioner = None if self._given is None else Preconditioner(self._given)
+        self._known.contents = self._given_for
 
     def sample_latent(self, count: int, seed: int = 0) -> Tensor:
-        """Draw ``count`` latents from the law, the same on every device; never the starts of a search, whatever its seed."""
+        """Draw ``count`` latents, the same on every device; never the starts of a search, whatever its seed."""
         _validate.whole("count", count)
         return self.draw(count, _validate.seed(seed))
 
     def draw(self, count: int, random: torch.Generator) -> Tensor:
         """Draw ``count`` latents with the given CPU random generator."""
-        return self.law.sample(count, self.latent_shape, random).to(self.device, self.dtype)
+        return self.latent.sample(count, self.latent_shape, random).to(self.device, self.dtype)
 
     @property
     def spread(self) -> float:
-        """The unit of length in the latent space, for default steps: the typical size of one latent number under the law."""
-        return self.law.spread_in(self.latent_shape)
+        """The unit of length in the latent space, for default steps: the typical size of one entry of a latent."""
+        return self.latent.spread_in(self.latent_shape)
 
-    def _checked_metric(self, metric: Tensor) -> Tensor:
+    def _checked_preconditioner(self, matrix: Tensor) -> Tensor:
         size = math.prod(self.latent_shape)
-        if metric.shape != (size, size) or not bool(torch.isfinite(metric).all()):
+        if matrix.shape != (size, size) or not bool(torch.isfinite(matrix).all()):
             raise ValueError(
-                f"metric must be {size} x {size} finite numbers, one row for each latent number, got shape "
-                f"{tuple(metric.shape)}: leave it out, and it is estimated"
+                f"preconditioner must be {size} x {size} finite numbers for latents of dimension {size}, got shape "
+                f"{tuple(matrix.shape)}: leave it out, and it is estimated"
             )
-        return metric.detach().to(self.device, self.dtype)
+        return matrix.detach().to(self.device, self.dtype)
 
     def _check_latent(self, z: Tensor) -> None:
         if not isinstance(z, Tensor):
@@ -343,16 +319,16 @@ class Generator:
     def __repr__(self) -> str:
         return (
             f"Generator({type(self.module).__name__}, latent_shape={self.latent_shape}, "
-            f"signal_shape={self.signal_shape}, law={self.law}, {self.dtype} on {self.device})"
+            f"signal_shape={self.signal_shape}, latent={self.latent}, {self.dtype} on {self.device})"
         )
 
 
 @contextmanager
-def _persons_code(z: Tensor) -> Iterator[None]:
-    """A person's module may raise anything: say that it was the module, on what, and in which line."""
+def _user_code(z: Tensor) -> Iterator[None]:
+    """User-supplied modules may raise anything: say that it was the module, on what, and in which line."""
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError, OnlyGradients):
+    except (torch.OutOfMemoryError, MemoryError, OnlyGradients, OutOfTime):
         raise
     except Exception as problem:
         plain = type(problem) is RuntimeError
@@ -365,16 +341,16 @@ def _persons_code(z: Tensor) -> Iterator[None]:
 
 
 def _line_of(problem: Exception) -> str:
-    """The line of the person's code where it failed, if it was there: neither torch's nor ours."""
+    """The line of the user's code where it failed, if it was there: neither torch's nor ours."""
     ours = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
     lines = [frame for frame in traceback.extract_tb(problem.__traceback__) if not frame.filename.startswith(ours)]
     return f", {Path(lines[-1].filename).name} line {lines[-1].lineno}" if lines else ""
 
 
-def _checked_law(law: Law | None) -> Law:
-    if law is not None and not isinstance(law, Law):
-        raise TypeError(f"law must be a law such as gp.Normal(), got {law!r}")
-    return Normal() if law is None else law
+def _checked_distribution(latent: LatentDistribution | None) -> LatentDistribution:
+    if latent is not None and not isinstance(latent, LatentDistribution):
+        raise TypeError(f"latent must be a latent distribution such as gp.Normal(), got {latent!r}")
+    return Normal() if latent is None else latent
 
 
 def _checked_range(signal_range: tuple[float, float] | None) -> tuple[float, float] | None:

@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from genprior import _batch
-from genprior.generators.chain import WayBack
 
 if TYPE_CHECKING:
     from genprior.generators.contract import Generator
 
+Pullback = Callable[[Tensor], Tensor]
+"""``v -> DG(z)^T v``."""
+
 
 class _Tape:
-    """What one forward pass left for the way back, to be used once by whoever comes first."""
+    """The graph of one forward pass, to be used once by whoever comes first."""
 
-    def __init__(self, back: WayBack) -> None:
-        self._back: WayBack | None = back
+    def __init__(self, pullback: Pullback) -> None:
+        self._pullback: Pullback | None = pullback
 
-    def take(self) -> WayBack | None:
-        back, self._back = self._back, None
-        return back
+    def take(self) -> Pullback | None:
+        pullback, self._pullback = self._pullback, None
+        return pullback
+
+
+def _traced(generator: Generator, z: Tensor) -> tuple[Tensor, Pullback]:
+    """``G(z)`` and its pullback: one forward pass now, one backward pass then."""
+    with torch.enable_grad():
+        leaf = z.detach().requires_grad_()
+        x = generator(leaf)
+    return x.detach(), lambda v: generator.backward(leaf, x, v)
 
 
 class Evaluation:
-    """``x = G(z)`` and the map ``v -> DG(z)^T v``: one forward pass now, one backward pass at the first pull.
+    """``x = G(z)`` and the map ``v -> DG(z)^T v``: one forward pass now, one backward pass at the first vjp.
 
-    The graph is freed by the first pull. A second pull gives the same bits at the price of another forward pass, so
-    that whoever holds an evaluation may treat it as a value. With ``graph=False`` nothing is kept for a pull, which makes the
-    forward pass cheaper, and the first pull too runs another one. ``rows`` selects items without any pass: the graph of the
+    The graph is freed by the first vjp. A second one gives the same bits at the price of another forward pass, so
+    that whoever holds an evaluation may treat it as a value. With ``graph=False`` no graph is kept, which makes the
+    forward pass cheaper, and the first vjp too runs another one. ``rows`` selects items without any pass: the graph of the
     whole batch stays in use with zeros for the items that left.
     """
 
@@ -41,8 +52,8 @@ class Evaluation:
         self._points = points.detach()
         self._chosen = chosen
         if graph:
-            value, back = generator.trace(self._points)
-            self._tape: _Tape | None = _Tape(back)
+            value, pullback = _traced(generator, self._points)
+            self._tape: _Tape | None = _Tape(pullback)
         else:
             with torch.no_grad():
                 value, self._tape = generator(self._points), None
@@ -51,10 +62,12 @@ class Evaluation:
 
     def vjp(self, v: Tensor) -> Tensor:
         """``DG(z)^T v``, item by item."""
-        back = (self._tape.take() if self._tape is not None else None) or self._generator.trace(self._points)[1]
+        pullback = self._tape.take() if self._tape is not None else None
+        if pullback is None:
+            pullback = _traced(self._generator, self._points)[1]
         if self._chosen is not None:
             v = v.new_zeros(len(self._points), *v.shape[1:]).index_copy_(0, self._chosen, v)
-        return self._select(back(v))
+        return self._select(pullback(v))
 
     def rows(self, index: Tensor) -> Evaluation:
         """The evaluation of the selected items, each at most once."""
@@ -65,7 +78,7 @@ class Evaluation:
         return part
 
     def put(self, index: Tensor, other: Evaluation) -> Evaluation:
-        """Replace the items at ``index`` by those of ``other``; the next pull runs one forward pass."""
+        """Replace the items at ``index`` by those of ``other``; the next vjp runs one forward pass."""
         part = self._bare()
         part.z = self.z.index_copy(0, index, other.z)
         part.x = self.x.index_copy(0, index, other.x)
@@ -73,7 +86,7 @@ class Evaluation:
         return part
 
     def where(self, mask: Tensor, other: Evaluation) -> Evaluation:
-        """The items of ``other`` where ``mask`` holds, else these; the next pull runs one forward pass."""
+        """The items of ``other`` where ``mask`` holds, else these; the next vjp runs one forward pass."""
         part = self._bare()
         part.z = torch.where(_batch.spread(mask, self.z), other.z, self.z)
         part.x = torch.where(_batch.spread(mask, self.x), other.x, self.x)

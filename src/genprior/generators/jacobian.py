@@ -44,7 +44,7 @@ def jacobian(
     z: Tensor,
     signal: int,
     image: Callable[[Tensor], Tensor] | None = None,
-    between: Callable[[], None] | None = None,
+    between: Callable[[], object] | None = None,
 ) -> Tensor:
     """``DG(z)``, or ``image(DG(z))`` column by column, as ``(B, m, s)``; ``signal`` is how many numbers one signal has.
 

@@ -17,6 +17,7 @@ from genprior.losses import LeastSquares
 from genprior.models.examples import random_dcgan, random_mlp
 from genprior.operators import Gaussian
 from genprior.problem import Problem
+from genprior.result import Result
 from genprior.solvers import ExactADMM
 from genprior.solvers.z_steps import Gradient
 from genprior.stopping import MaxSteps
@@ -37,10 +38,6 @@ class Overhead:
     ratio: float
     """Median over the repeats of the ratio measured side by side."""
     ratio_quartiles: tuple[float, float]
-    prepared_seconds: float
-    """One forward and backward pass as a run makes them: large linear layers packed, chains of layers without autograd."""
-    prepared_ratio: float
-    """Seconds per iteration over these: what is left is the mathematics and the bookkeeping."""
     passes: tuple[float, float]
     """Forward and backward passes per iteration."""
 
@@ -66,23 +63,20 @@ def measure_overhead(
     with torch.no_grad():
         y = operator(generator(generator.sample_latent(batch, seed=seed + 2)))
     problem = Problem(generator, loss=LeastSquares(operator, y))
-    bare, full, ratios, prepared = [], [], [], []
-    module, ready = generator.module, generator.prepared()
+    bare, full, ratios = [], [], []
+    module = generator.module
     _bare_seconds(module, z, 3)
-    _prepared_seconds(ready, z, 3)
-    _solve_seconds(problem, z, 3)
-    before = generator.forwards, generator.backwards
+    _solved(problem, z, 3)
+    passes = (0.0, 0.0)
     for _ in range(repeats):
-        prepared.append(_prepared_seconds(ready, z, steps) / steps)
         before_it = _bare_seconds(module, z, steps)
-        nothing = _solve_seconds(problem, z, 0)
-        everything = _solve_seconds(problem, z, 2 * steps)
+        nothing, _ = _solved(problem, z, 0)
+        everything, result = _solved(problem, z, 2 * steps)
         after_it = _bare_seconds(module, z, steps)
         bare.append((before_it + after_it) / (2 * steps))
+        passes = ((result.forwards - 1) / (2 * steps), result.backwards / (2 * steps))  # but for the start
         full.append((everything - nothing) / (2 * steps))
         ratios.append(full[-1] / bare[-1])
-    made = 2 * steps * repeats
-    passes = (generator.forwards - before[0] - 2 * repeats, generator.backwards - before[1])
     quartiles = statistics.quantiles(ratios, n=4) if repeats > 1 else [ratios[0]] * 3
     return Overhead(
         generator=name,
@@ -95,9 +89,7 @@ def measure_overhead(
         step_seconds=statistics.median(full),
         ratio=statistics.median(ratios),
         ratio_quartiles=(quartiles[0], quartiles[2]),
-        prepared_seconds=statistics.median(prepared),
-        prepared_ratio=statistics.median(one / other for one, other in zip(full, prepared, strict=True)),
-        passes=(passes[0] / made, passes[1] / made),
+        passes=passes,
     )
 
 
@@ -119,18 +111,8 @@ def _bare_seconds(module: Callable[[Tensor], Tensor], z: Tensor, steps: int) -> 
     return time.perf_counter() - start
 
 
-def _prepared_seconds(generator: Generator, z: Tensor, steps: int) -> float:
-    """The same by a generator that was made ready for a run."""
-    start = time.perf_counter()
-    with torch.no_grad():
-        for _ in range(steps):
-            at = generator.evaluate(z)
-            at.vjp(at.x)
-    return time.perf_counter() - start
-
-
-def _solve_seconds(problem: Problem, z: Tensor, steps: int) -> float:
+def _solved(problem: Problem, z: Tensor, steps: int) -> tuple[float, Result]:
     start = time.perf_counter()
     plain = ExactADMM(z_step=Gradient())  # against a bare gradient: the same step in z
-    solve(problem, plain, z0=z, stop=MaxSteps(steps), tolerance=0, patience=10 * steps + 1, progress=False)
-    return time.perf_counter() - start
+    result = solve(problem, plain, z0=z, stop=MaxSteps(steps), tolerance=0, patience=10 * steps + 1, progress=False)
+    return time.perf_counter() - start, result

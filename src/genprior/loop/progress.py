@@ -8,8 +8,7 @@ from types import TracebackType
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from genprior.stopping import Any as AnyRule
-from genprior.stopping import MaxSteps, Seconds, StopRule, View
+from genprior.stopping import FirstOf, MaxSteps, Seconds, StopRule, View
 
 _INTERVAL = 0.1
 
@@ -75,6 +74,6 @@ def fraction_done(stop: StopRule, view: View) -> float:
         return view.step / max(1, stop.steps)
     if isinstance(stop, Seconds):
         return view.seconds / stop.seconds if stop.seconds else 1.0
-    if isinstance(stop, AnyRule):
+    if isinstance(stop, FirstOf):
         return max(fraction_done(stop.first, view), fraction_done(stop.second, view))
     return 0.0

@@ -9,22 +9,12 @@ import torch
 from torch import Tensor
 
 from genprior import _batch, _tree
+from genprior.loop.rules import Divergence, Options, Progress
 from genprior.problem import Point, Problem
 from genprior.solvers.base import S, Solver, State, with_scale
 from genprior.solvers.optimality import optimality
 from genprior.status import Status
 
-_EXPLOSION = 1e4
-_SHRINK = 0.25
-_BETTER_SCORE = 1e-3
-_BETTER_RESIDUAL = 0.05
-_CLEARLY_BETTER = 1e-2
-_AGAIN = 0.25
-"""After a proof of convergence that failed, the next one waits for this share of the steps made."""
-_CLOSED, _NEAR = 1e-3, 1e-2
-"""Gap and stationarity at which an item that no longer improves has settled, not stalled."""
-_SUBGRADIENT = 1e-6
-"""Most tolerance for methods that follow subgradients: where one entry decides, as for l_inf, saturation makes them short."""
 _SAME = 64.0
 """Scores that differ by less than so many units of rounding are equal."""
 
@@ -44,24 +34,30 @@ class Best:
         """The iterate of ``state``."""
         return cls(state.score, state.objective, state.z, state.x, state.w)
 
-    def updated(self, state: State) -> Best:
-        """With the items of ``state`` that are better."""
-        better = _ahead(state, self)
-        if better.is_cpu:  # a look at the mask costs nothing here, and mostly spares the copies
+    def updated(self, state: State, *, forbids: bool) -> Best:
+        """With the items of ``state`` that are better; ``forbids``: a term may forbid points, and scores are no objectives."""
+        better = self._behind(state, forbids=forbids)
+        if better.is_cpu:  # reading the mask costs nothing here, and mostly spares the copies
             if better.all():
                 return Best.of(state)
             if not better.any():
                 return self
-        score, x = torch.where(better, state.score, self.score), _where(better, state.x, self.x)
-        plain = _never_forbidden(state) and self.score is self.objective
-        whole = state.w is state.x and self.w is self.x  # methods that do not split
+        score = torch.where(better, state.score, self.score)
         return Best(
             score=score,
-            objective=score if plain else torch.where(better, state.objective, self.objective),
+            objective=torch.where(better, state.objective, self.objective) if forbids else score,
             z=_where(better, state.z, self.z),
-            x=x,
-            w=x if whole else _where(better, state.w, self.w),
+            x=_where(better, state.x, self.x),
+            w=_where(better, state.w, self.w),
         )
+
+    def _behind(self, state: State, *, forbids: bool) -> Tensor:
+        """Where the new iterate is better: by score, but never an infeasible one before a feasible one, whatever its score."""
+        lower = state.score < self.score
+        if not forbids:
+            return lower & (state.score > -torch.inf)
+        feasible = _finite(state.objective)
+        return torch.where(feasible == _finite(self.objective), lower, feasible)
 
     def replaced(self, where: Tensor, state: State) -> Best:
         """With the items of ``state`` where wanted."""
@@ -78,15 +74,15 @@ class Marks:
     step: Tensor
     level: Tensor
     fell: Tensor
-    """When the best score last fell by 1%, and to where."""
+    """When the best score last fell clearly, and to where."""
 
-    def updated(self, best: Tensor, residual: Tensor, step: int) -> Marks:
-        """Progress is a best score lower by 0.1%, or residuals lower by 5%."""
-        better_score = best < self.score - _BETTER_SCORE * self.score.abs()
+    def updated(self, best: Tensor, residual: Tensor, step: int, rule: Progress) -> Marks:
+        """Progress is a best score, or a residual, that is lower by the shares that the rule asks for."""
+        better_score = best < self.score - rule.objective * self.score.abs()
         better_score |= best > self.score  # a best score rises only when the first feasible iterate replaces others
         better_score |= _finite(best) & ~_finite(self.score)
-        better_residual = residual < (1 - _BETTER_RESIDUAL) * self.residual
-        fell = ~(best >= self.level - _CLEARLY_BETTER * self.level.abs()) | (best > self.level)
+        better_residual = residual < (1 - rule.residual) * self.residual
+        fell = ~(best >= self.level - rule.clearly * self.level.abs()) | (best > self.level)
         return Marks(
             torch.where(better_score, best, self.score),
             torch.where(better_residual, residual, self.residual),
@@ -101,7 +97,7 @@ class Rows(Generic[S]):
     """The rows that are running. Every tensor below has one entry per row, so selecting rows is one operation."""
 
     index: Tensor
-    """Number of the row in its chunk: item times restarts plus restart."""
+    """Number of the row in its batch: item times restarts plus restart."""
     state: S
     best: Best
     marks: Marks
@@ -148,7 +144,7 @@ class Rows(Generic[S]):
     def advanced(self, problem: Problem, solver: Solver[S]) -> Rows[S]:
         """One step, and the best iterate."""
         state = solver.step(problem, self.state)
-        best = self.best.updated(state)
+        best = self.best.updated(state, forbids=problem.forbids_points)
         return Rows(  # in full: dataclasses.replace takes several times as long, and this is every step
             self.index,
             state,
@@ -163,24 +159,24 @@ class Rows(Generic[S]):
             self.rollbacks,
         )
 
-    def measured(self, problem: Problem, solver: Solver[S], step: int) -> Rows[S]:
+    def measured(self, problem: Problem, solver: Solver[S], step: int, rule: Progress) -> Rows[S]:
         """With residuals measured and progress noted."""
         gap, stationarity = solver.residuals(problem, self.state)
-        marks = self.marks.updated(self.best.score, torch.maximum(gap, stationarity), step)
+        marks = self.marks.updated(self.best.score, torch.maximum(gap, stationarity), step, rule)
         return replace(self, gap=gap, stationarity=stationarity, marks=marks)
 
-    def broken(self, solver: Solver[S]) -> Tensor:
+    def broken(self, solver: Solver[S], rule: Divergence) -> Tensor:
         """Rows whose iterate is not finite or has exploded. One that was never feasible has not."""
         score = solver.standing(self.state)
         outside = (score == torch.inf) & (self.best.score == torch.inf) & _finite(_batch.norm(self.state.x))
         finite = (outside | _finite(score)) & _finite(self.gap) & ~self.stationarity.isnan()
-        return ~finite | (score > self.best.score + _EXPLOSION * self.size)
+        return ~finite | (score > self.best.score + rule.explosion * self.size)
 
-    def rolled_back(self, problem: Problem, solver: Solver[S], broken: Tensor, step: int) -> Rows[S]:
+    def rolled_back(self, problem: Problem, solver: Solver[S], broken: Tensor, step: int, rule: Divergence) -> Rows[S]:
         """The broken rows start again, with new patience, from their best iterate with shorter steps; others stay."""
         index = broken.nonzero()[:, 0]
         fresh = solver.start(problem.rows(index), self.best.z[index])
-        fresh = with_scale(fresh, self.state.scale[index] * _SHRINK)
+        fresh = with_scale(fresh, self.state.scale[index] * rule.shrink)
         return replace(
             self,
             state=_tree.put(self.state, index, fresh),
@@ -193,7 +189,7 @@ class Rows(Generic[S]):
         return (self.gap <= tolerance) & (self.stationarity <= tolerance)
 
     def proved(
-        self, problem: Problem, solver: Solver[S], asked: Tensor, tolerance: float, step: int
+        self, problem: Problem, solver: Solver[S], asked: Tensor, options: Options, step: int
     ) -> tuple[Rows[S], Tensor]:
         """The optimality conditions at what would be returned, for the rows in ``asked``; and where they hold.
 
@@ -206,12 +202,13 @@ class Rows(Generic[S]):
         same &= _finite(part.state.objective) | ~_finite(part.best.objective)
         best = part.best.replaced(same, part.state)
         multiplier = solver.multiplier(problem, part.state)
+        tolerance = options.tolerance
         if multiplier is None and problem.needs_splitting:
-            tolerance = min(tolerance, _SUBGRADIENT)
+            tolerance = min(tolerance, options.proof.subgradient_tolerance)
         found = optimality(problem, best.z, part.extent, multiplier)
         gap = torch.maximum(found.gap, part.gap)
         holds = (gap <= tolerance) & (found.stationarity <= tolerance) & _finite(best.objective) & ~part.unfit
-        wait = torch.where(holds, part.proof_due, step + 1 + int(_AGAIN * step))
+        wait = torch.where(holds, part.proof_due, step + 1 + int(options.proof.again * step))
         judged = replace(
             self,  # but for the state, whose graph serves the next step
             best=_tree.put(self.best, index, best),
@@ -221,9 +218,9 @@ class Rows(Generic[S]):
         )
         return judged, torch.zeros_like(asked).index_copy(0, index, holds)
 
-    def settled(self) -> Tensor:
+    def settled(self, rule: Progress) -> Tensor:
         """Near enough to a minimum for an item that no longer improves."""
-        near = (self.gap <= _CLOSED) & (self.stationarity <= _NEAR)
+        near = (self.gap <= rule.closed) & (self.stationarity <= rule.near)
         return near & _finite(self.best.objective) & ~self.unfit
 
     def stalled(self, step: int, patience: int) -> Tensor:
@@ -246,7 +243,7 @@ class Outcome:
     steps: Tensor
     rollbacks: Tensor
     fell: Tensor
-    """The step at which the best score last fell by 1%."""
+    """The step at which the best score last fell clearly."""
     unfit: Tensor
 
     @classmethod
@@ -271,40 +268,9 @@ class Outcome:
 
     @classmethod
     def pending(cls, rows: Rows[S]) -> Outcome:
-        """Places for all rows of a chunk, filled as they retire."""
+        """Places for all rows of a batch, filled as they retire."""
         blank = cls.of(rows, torch.full_like(rows.index, int(Status.RUNNING)), 0)
         return replace(blank, score=torch.full_like(blank.score, torch.inf))
-
-
-def winners(outcome: Outcome, restarts: int) -> Tensor:
-    """The row of the best restart of each item: feasible ones first, then by score.
-
-    Among scores that are equal up to rounding, a restart that was given up comes last: its twin went on, and has a verdict.
-    """
-    order = _order(outcome.score, outcome.objective, restarts)
-    score = outcome.score.reshape(-1, restarts).gather(1, order)
-    status = outcome.status.reshape(-1, restarts).gather(1, order)
-    feasible = outcome.objective.isfinite().reshape(-1, restarts).gather(1, order)
-    equal = score <= score[:, :1] + 2 * _SAME * torch.finfo(score.dtype).eps * score[:, :1].abs()
-    wins = equal & (feasible == feasible[:, :1]) & (status != int(Status.CULLED))
-    wins[:, 0] |= ~wins.any(dim=1)
-    best = order.gather(1, wins.int().argmax(dim=1, keepdim=True))[:, 0]
-    return torch.arange(len(best), device=best.device) * restarts + best
-
-
-def losers(outcome: Outcome, rows: Rows[S], restarts: int, survivors: int) -> Tensor:
-    """Running rows that are not among the ``survivors`` best of their item, finished rows included in the ranking."""
-    score = outcome.score.index_copy(0, rows.index, rows.best.score)
-    objective = outcome.objective.index_copy(0, rows.index, rows.best.objective)
-    ranks = _order(score, objective, restarts).argsort(dim=1)
-    return (ranks >= survivors).reshape(-1)[rows.index]
-
-
-def _order(score: Tensor, objective: Tensor, restarts: int) -> Tensor:
-    """The restarts of each item from the best to the worst: a finite objective before any other, then by score."""
-    by_score = torch.where(score.isnan(), torch.inf, score).reshape(-1, restarts).argsort(dim=1, stable=True)
-    infeasible = (~objective.isfinite()).reshape(-1, restarts).gather(1, by_score)
-    return by_score.gather(1, infeasible.int().argsort(dim=1, stable=True))
 
 
 def _unfit(problem: Problem, nothing: Tensor, natural: Point, x: Tensor) -> Tensor:
@@ -314,20 +280,6 @@ def _unfit(problem: Problem, nothing: Tensor, natural: Point, x: Tensor) -> Tens
     over = ~_finite(natural.loss) & ~_finite(first) & _finite(_batch.norm(x))
     under = (torch.maximum(natural.loss.abs(), first.abs()) < limits.tiny / limits.eps) & (slope > 0)
     return over | under
-
-
-def _ahead(state: State, best: Best) -> Tensor:
-    """Where the iterate is better: by score, but never an infeasible one before a feasible one, whatever its score."""
-    lower = state.score < best.score
-    if _never_forbidden(state):
-        return lower & (state.score > -torch.inf)
-    feasible = _finite(state.objective)
-    return torch.where(feasible == _finite(best.objective), lower, feasible)
-
-
-def _never_forbidden(state: State) -> bool:
-    """Whether no term forbids points, so that the score is the objective, now and at the best iterate."""
-    return state.score is state.objective
 
 
 def _finite(values: Tensor) -> Tensor:

@@ -1,39 +1,32 @@
-"""What a person calls: starts, chunks one after the other, the result put together."""
+"""What a user calls: the arguments are checked, the starts drawn, the run begun."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
 from inspect import isabstract
 from pathlib import Path
-from typing import Generic
 
 import torch
 from torch import Tensor
 
-from genprior import _random, _validate
+from genprior import _validate
 from genprior.generators.jacobian import prepare_forward_mode, prepare_gradients
-from genprior.history import History
 from genprior.loop.checkpoint import Checkpoint
-from genprior.loop.chunk import Around, Callback, Chunk, Options
+from genprior.loop.observers import Callback
 from genprior.loop.progress import ProgressBar
-from genprior.loop.rows import Outcome
-from genprior.loop.storage import Finished, Keeper
+from genprior.loop.rules import Options
+from genprior.loop.run import Run
+from genprior.loop.starts import drawn_starts, restarts_of
+from genprior.loop.storage import Keeper
 from genprior.problem import Problem
 from genprior.result import Result
 from genprior.solvers.auto import Auto
-from genprior.solvers.base import Choice, S, Solver
-from genprior.solvers.optimality import active_bounds, penalty_share
-from genprior.status import Status
+from genprior.solvers.base import Choice
 from genprior.stopping import MaxSteps, StopRule
-from genprior.terms import Zero
 
 _FINEST = 1e-6
-_RECENT = 10
-"""An item was still improving if its objective fell by 1% in the last tenth of its steps."""
-_RECORDS = 1_000_000
-_RECORDS_PER_ITEM = 2_000
+"""Least default tolerance: that of float64."""
 
 
 def solve(
@@ -65,8 +58,8 @@ def solve(
         when to stop at the latest, for example ``MaxSteps(500) | Seconds(10)``; by default ``MaxSteps(1000)``. An item
         also stops when it has converged or stalled.
     z0
-        starts ``(B, *latent_shape)``, used by the first restart; drawn from the generator's law otherwise. Or the starts of
-        all restarts, ``(B, restarts, *latent_shape)``.
+        starts ``(B, *latent_shape)``, used by the first restart; drawn from the generator's latent distribution otherwise.
+        Or the starts of all restarts, ``(B, restarts, *latent_shape)``.
     restarts
         number of starts per item; where ``z0`` has an axis for them, its length. They run side by side, and the
         worse ones are given up on the way.
@@ -114,6 +107,32 @@ def solve(
     """
     choice = Auto() if solver is None else solver
     stop = MaxSteps(1000) if stop is None else stop
+    _check_types(problem, choice, stop, callbacks)
+    chosen = choice.solver(problem)
+    options = Options(
+        stop=stop,
+        tolerance=_tolerance(problem, tolerance),
+        patience=chosen.patience if patience is None else patience,
+        restarts=restarts_of(problem, z0, restarts),
+        cull_after=cull_after,
+        check_every=check_every,
+    )
+    prepare_gradients()
+    if chosen.takes_jacobians(problem):
+        prepare_forward_mode()
+    with torch.inference_mode(False), torch.no_grad():
+        starts = drawn_starts(problem, z0, options.restarts, seed)
+        items = len(starts) // options.restarts
+        batch_size = items if batch_size is None else min(items, _validate.whole("batch_size", batch_size))
+        keeper = Keeper(checkpoint, problem, choice, options, starts, batch_size)
+        with ProgressBar(progress, items) as bar:
+            run = Run(problem, chosen, options, starts, batch_size, tuple(callbacks), keeper, bar, choice.plan)
+            result = run.result()
+    refuse_hopeless(result)
+    return result
+
+
+def _check_types(problem: object, choice: object, stop: object, callbacks: object) -> None:
     if not isinstance(problem, Problem):
         raise TypeError(f"problem must be a genprior Problem, got {type(problem).__name__}: gp.Problem(G, loss=...)")
     if not isinstance(callbacks, Iterable) or not all(callable(callback) for callback in callbacks):
@@ -122,35 +141,6 @@ def solve(
         raise TypeError(f"solver must be a genprior solver such as gp.ExactADMM(), got {choice!r}{_hint(choice)}")
     if not isinstance(stop, StopRule):
         raise TypeError(f"stop must be a stop rule such as gp.MaxSteps(500) | gp.Seconds(10), got {stop!r}")
-    chosen = choice.solver(problem)
-    options = Options(
-        stop=stop,
-        tolerance=_tolerance(problem, tolerance),
-        patience=_validate.whole("patience", chosen.patience if patience is None else patience),
-        restarts=_restarts(problem, z0, restarts),
-        cull_after=_validate.whole("cull_after", cull_after),
-        check_every=_validate.whole("check_every", check_every),
-        callbacks=tuple(callbacks),
-    )
-    prepare_gradients()
-    if chosen.takes_jacobians(problem):
-        prepare_forward_mode()
-    counted = problem.prepared()
-    with torch.inference_mode(False), torch.no_grad():
-        starts = _starts(problem, z0, options.restarts, seed)
-        items = len(starts) // options.restarts
-        batch_size = items if batch_size is None else min(items, _validate.whole("batch_size", batch_size))
-        identity = (problem, choice, replace(options, callbacks=()), starts, batch_size)
-        keeper = Keeper(checkpoint, *identity)
-        try:
-            with ProgressBar(progress, items) as bar:
-                result = _Run(counted, chosen, choice, options, starts, batch_size, keeper, bar).result()
-        finally:
-            counted.generator.budget = None  # it knows the generator: nothing should wait for the garbage collector
-            problem.generator.forwards += counted.generator.forwards
-            problem.generator.backwards += counted.generator.backwards
-    refuse_hopeless(result)
-    return result
 
 
 class Hopeless(ValueError):
@@ -192,145 +182,9 @@ def _tolerance(problem: Problem, tolerance: float | None) -> float:
 def _hint(solver: object) -> str:
     """The likely fix for a solver that was named, or given as its class."""
     name = solver if isinstance(solver, str) else getattr(solver, "__name__", "")
-    names = {kind.__name__.lower(): kind.__name__ for kind in _kinds(Choice) if not isabstract(kind)}
+    names = {cls.__name__.lower(): cls.__name__ for cls in _subclasses(Choice) if not isabstract(cls)}
     return f": write gp.{names[name.lower()]}()" if name.lower() in names else ""
 
 
-def _kinds(kind: type[object]) -> list[type[object]]:
-    return [kind, *(deeper for below in kind.__subclasses__() for deeper in _kinds(below))]
-
-
-def _restarts(problem: Problem, z0: Tensor | None, restarts: int) -> int:
-    """As asked, or as many as ``z0`` has starts for."""
-    restarts = _validate.whole("restarts", restarts)
-    if not _for_restarts(problem, z0):
-        return restarts
-    assert z0 is not None, "it has an axis"
-    if restarts not in {1, z0.shape[1]}:
-        raise ValueError(f"z0 holds {z0.shape[1]} starts per item, but restarts is {restarts}: leave restarts out")
-    return _validate.whole("the length of z0's second axis, the starts per item,", z0.shape[1])
-
-
-def _for_restarts(problem: Problem, z0: Tensor | None) -> bool:
-    """Whether ``z0`` is ``(B, restarts, *latent_shape)``."""
-    latent = problem.generator.latent_shape
-    return isinstance(z0, Tensor) and z0.ndim == len(latent) + 2 and tuple(z0.shape[2:]) == latent
-
-
-def _starts(problem: Problem, z0: Tensor | None, restarts: int, seed: int) -> Tensor:
-    """Starts of all rows, item by item: ``z0`` first, the rest drawn; projected where H forbids them."""
-    generator = problem.generator
-    given = _for_restarts(problem, z0)
-    if z0 is not None:
-        _validate.tensor("z0", z0)
-        _validate.batch("z0", z0, tuple(z0.shape[1:]) if given else generator.latent_shape)
-        _validate.same_place("z0", z0, generator.device, generator.dtype, "the generator")
-    items = problem.batch or (1 if z0 is None else len(z0))
-    if z0 is not None and len(z0) != items:
-        raise ValueError(f"z0 has {len(z0)} items, but the problem has {items}: give one start per item")
-    random = _random.stream("starts", seed)
-    if z0 is not None and given:
-        starts = z0.detach().clone(memory_format=torch.contiguous_format).flatten(0, 1)
-    else:
-        drawn = [generator.draw(items, random) for _ in range(restarts)]
-        if z0 is not None:
-            drawn[0] = z0.detach().clone()
-        starts = torch.stack(drawn, dim=1).flatten(0, 1)
-    if isinstance(problem.on_latent, Zero) or not problem.on_latent.is_indicator:
-        return starts
-    return problem.on_latent.rows(_repeat(items, restarts, starts.device)).prox(starts, 1.0)
-
-
-def _repeat(items: int, restarts: int, device: torch.device) -> Tensor:
-    """The item of every row."""
-    return torch.arange(items, device=device).repeat_interleave(restarts)
-
-
-class _Run(Generic[S]):
-    """All chunks, one after the other."""
-
-    def __init__(
-        self,
-        problem: Problem,
-        solver: Solver[S],
-        choice: Choice,
-        options: Options,
-        starts: Tensor,
-        batch_size: int,
-        keeper: Keeper,
-        bar: ProgressBar,
-    ) -> None:
-        self.problem, self.solver, self.choice, self.options = problem, solver, choice, options
-        self.starts, self.batch_size = starts, batch_size
-        self.items = len(starts) // options.restarts
-        self.done: list[Finished] = keeper.finished(starts)
-        self.around = Around(keeper, self.done, bar)
-
-    def result(self) -> Result:
-        """Run what is not done yet, and put everything together."""
-        chunks = range(len(self.done) * self.batch_size, self.items, self.batch_size)
-        interrupted = False
-        self.around.bar.chunk_done(min(self.items, chunks.start))
-        for left, first in zip(range(len(chunks), 0, -1), chunks, strict=True):
-            used = sum(part.seconds for part in self.done)
-            stop = self.options.stop.share(used, left)
-            try:
-                chunk = self._chunk(first, stop)
-            except KeyboardInterrupt:
-                chunk, interrupted = self._chunk(first, stop), True
-            interrupted = chunk.end() if interrupted else chunk.run()
-            self.done.append(chunk.finished())
-            self.around.bar.chunk_done(chunk.items)
-            if not interrupted:
-                interrupted = self._stored()
-        return self._assemble()
-
-    def _stored(self) -> bool:
-        """Store what is done. True if the run was interrupted meanwhile."""
-        try:
-            self.around.keeper.write(self.done, None)
-        except KeyboardInterrupt:
-            return True
-        return False
-
-    def _chunk(self, first: int, stop: StopRule) -> Chunk[S]:
-        last = min(self.items, first + self.batch_size)
-        device = self.starts.device
-        index = torch.arange(first, last, device=device).repeat_interleave(self.options.restarts)
-        starts = self.starts[first * self.options.restarts : last * self.options.restarts]
-        whole = self.items == last - first and self.options.restarts == 1
-        problem = self.problem if whole or self.problem.batch is None else self.problem.rows(index)
-        records = max(2, min(_RECORDS_PER_ITEM, _RECORDS // (self.items * self.options.restarts)))
-        options = replace(self.options, stop=stop)
-        return Chunk(problem, self.solver, starts, options, first=first, records=records, around=self.around)
-
-    def _assemble(self) -> Result:
-        parts = [part.outcome for part in self.done]
-        whole = Outcome(*(torch.cat([getattr(p, f.name) for p in parts]) for f in fields(Outcome)))
-        recent = torch.clamp(whole.steps // _RECENT, min=2 * self.options.check_every)
-        return Result(
-            signal=whole.x,
-            z=whole.z,
-            w=whole.w,
-            objective=whole.objective,
-            gap=whole.gap,
-            stationarity=whole.stationarity,
-            status=tuple(Status(code) for code in whole.status.tolist()),
-            steps=whole.steps,
-            rollbacks=whole.rollbacks,
-            restart=torch.cat([part.restart for part in self.done]),
-            forwards=sum(part.forwards for part in self.done),
-            backwards=sum(part.backwards for part in self.done),
-            seconds=sum(part.seconds for part in self.done),
-            history=History(tuple(part.panel for part in self.done)),
-            plan=self.choice.plan(self.problem),
-            reach=self.problem.generator.law.reach(whole.z),
-            improving=(whole.fell > 0) & (whole.steps - whole.fell <= recent),
-            bound=active_bounds(self.problem, whole.x, whole.z),
-            penalty=penalty_share(self.problem, whole.objective, whole.z),
-            unfit=whole.unfit,
-            tolerance=self.options.tolerance,
-            restarts=self.options.restarts,
-            fading_dual=self.solver.dual_fades,
-            residual=self.problem.loss.relative_residual(self.problem.loss(whole.x)),
-        )
+def _subclasses(cls: type[object]) -> list[type[object]]:
+    return [cls, *(deeper for below in cls.__subclasses__() for deeper in _subclasses(below))]

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from genprior.generators.contract import Generator
-from genprior.generators.laws import Law, Normal, TruncatedNormal
-from genprior.generators.metric import mean_gram
+from genprior.generators.latents import LatentDistribution, Normal, TruncatedNormal
+from genprior.generators.preconditioner import mean_gram
 from genprior.models.classifiers import ConvClassifier
 from genprior.models.encoders import Encoder
 from genprior.models.saved import CLASSIFIERS, ENCODERS, GENERATORS, Saved, add_extras, load_network
@@ -36,14 +36,14 @@ def load_generator(name: str | Path = "mnist", *, device: torch.device | str = "
         network,
         network.latent_shape,
         network.signal_shape,
-        law=law_from(saved.facts.get("law", {})),
+        latent=latent_from(saved.facts.get("law", {})),
         signal_range=(low, high),
-        metric=saved.extras.get("metric"),
+        preconditioner=saved.extras.get("metric"),
     )
 
 
-def store_metric(path: Path, points: int = 256) -> None:
-    """Estimate the metric of the generator in a file and keep it there, so that no run needs passes for it."""
+def store_preconditioner(path: Path, points: int = 256) -> None:
+    """Estimate the preconditioner of the generator in a file and keep it there, so that no run needs passes for it."""
     add_extras(path, {"metric": mean_gram(load_generator(path), points)})
 
 
@@ -91,8 +91,8 @@ def find(name: str | Path, role: str) -> Path:
     return Path(name) if _is_path(name) else bundled_path(str(name), role)
 
 
-def law_from(description: dict[str, float]) -> Law:
-    """The law of the latent as a file describes it."""
+def latent_from(description: dict[str, float]) -> LatentDistribution:
+    """The latent distribution as a file describes it."""
     if "radius" in description:
         return TruncatedNormal(radius=description["radius"], scale=description.get("scale", 1.0))
     return Normal(scale=description.get("scale", 1.0))

@@ -15,7 +15,7 @@ from genprior._fingerprint import fingerprint
 from genprior.files.named import split_key
 from genprior.generators.alias import frozen_alias
 from genprior.generators.contract import Generator
-from genprior.generators.laws import Law
+from genprior.generators.latents import LatentDistribution
 from genprior.models.bundled import find, load_generator
 from genprior.models.exported import exported_latent
 from genprior.models.labels import ways
@@ -169,7 +169,7 @@ class _Wanted:
         """The module as a generator."""
         if isinstance(built, Generator):
             told = replace(self, latent_shape=built.latent_shape, signal_shape=built.signal_shape)
-            return told._generator(built.module, device, built.law, (built.signal_range,))
+            return told._generator(built.module, device, built.latent, (built.signal_range,))
         if not isinstance(built, nn.Module):
             raise ValueError(f"the function returned {type(built).__name__}, expected a torch.nn.Module")
         return self._generator(built, device, None)
@@ -178,7 +178,7 @@ class _Wanted:
         self,
         original: nn.Module,
         device: torch.device | str,
-        law: Law | None,
+        law: LatentDistribution | None,
         known: tuple[Bounds | None] | None = None,
     ) -> Opened:
         original = original.to(device)
@@ -187,7 +187,7 @@ class _Wanted:
         module, bounds, note = with_range(module, (latent_shape, shape), self.signal_range, known, self.seconds)
         notes += [] if law is not None else [_ASSUMED]
         notes.append(note)
-        return Opened(Generator(module, latent_shape, shape, law=law, signal_range=bounds), tuple(notes))
+        return Opened(Generator(module, latent_shape, shape, latent=law, signal_range=bounds), tuple(notes))
 
     def _running(self, original: nn.Module) -> _Running:
         """The module as one of the latent only, in the first way in which it runs."""

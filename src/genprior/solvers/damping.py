@@ -15,8 +15,7 @@ from genprior.solvers.quadratic import OwnTerm, proximal_direction, solve_spd
 
 def affords_jacobian(problem: Problem, rows: int, share: float) -> bool:
     """Whether the Jacobians of so many items take no more than this share of what is left of the run."""
-    budget, size = problem.generator.budget, math.prod(problem.generator.latent_shape)
-    return budget is None or budget.share(size, 0, rows) <= share
+    return problem.generator.passes.share(math.prod(problem.generator.latent_shape), 0, rows) <= share
 
 
 @dataclass(frozen=True)

@@ -192,7 +192,7 @@ def active_bounds(problem: Problem, x: Tensor, z: Tensor) -> Tensor:
         back = problem.on_signal.prox(x - step, 1.0) - (x - step)
         active = active | (_batch.norm(back) > _CLEARLY * _batch.norm(step))
     if problem.on_latent.is_indicator:
-        further = z + _SHORT * (z - problem.generator.law.centre)
+        further = z + _SHORT * (z - problem.generator.latent.centre)
         active = active | (problem.on_latent.violation(further) > _CLEARLY * _SHORT * _batch.norm(z))
     return active
 

@@ -30,7 +30,7 @@ class OwnTerm:
     @classmethod
     def of(cls, problem: Problem, shape: torch.Size, ridge: Tensor | None) -> OwnTerm:
         """The problem's H with a ridge towards the centre of its latent distribution."""
-        return cls(problem.on_latent, shape, ridge, problem.generator.law.centre)
+        return cls(problem.on_latent, shape, ridge, problem.generator.latent.centre)
 
     @property
     def is_quadratic(self) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from genprior import _validate
 from genprior._fingerprint import fingerprint
-from genprior.generators import Generator, TruncatedNormal
+from genprior.generators import Generator, Passes, TruncatedNormal
 from genprior.theory.proved.activations import slope_jumps
 from genprior.theory.proved.layers import HOOKS, Layer, every_layer, layers_of
 from genprior.theory.proved.recursion import LOST, NOT_INJECTIVE, Proved, proved_constants
@@ -144,7 +144,7 @@ def _contradiction(generator: Generator, seen: Sampled, proved: Proved) -> str:
 
 def default_radius(generator: Generator) -> float:
     """The radius of the law's ball if it has one, else 10."""
-    return generator.law.radius if isinstance(generator.law, TruncatedNormal) else 10.0
+    return generator.latent.radius if isinstance(generator.latent, TruncatedNormal) else 10.0
 
 
 def _labelled(
@@ -193,7 +193,7 @@ def weights_mark(generator: Generator) -> str:
 def known_values(generator: Generator, points: Tensor) -> Tensor:
     """The signals of the first points."""
     with torch.no_grad():
-        return generator.recounted()(points[:_KEPT].to(generator.device)).cpu()
+        return generator.counting(Passes())(points[:_KEPT].to(generator.device)).cpu()
 
 
 def _refuted(generator: Generator, proved: Proved, chain: tuple[Layer, ...]) -> tuple[str, str]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from genprior import _batch, _validate
-from genprior.generators import Generator
+from genprior.generators import Generator, Passes
 from genprior.losses import EmpiricalRisk, LeastSquares, Loss, SquaredDistance
 from genprior.operators import (
     Blur,
@@ -80,7 +80,7 @@ def loss_constants(
     tangents of the range at ``tangents`` of them.
     """
     _validate.whole("points", points, 2)
-    generator = problem.generator.recounted()
+    generator = problem.generator.counting(Passes())
     z = ball_points(generator, points, _validate.number("radius", radius, above=0), _validate.seed(seed))
     with torch.no_grad():
         x = torch.cat([generator(part) for part in _batch.pieces(z, 64)])

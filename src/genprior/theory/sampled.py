@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from genprior import _batch, _validate
-from genprior.generators import Generator
+from genprior.generators import Generator, Passes
 
 Announce = Callable[[str], None]
 
@@ -84,7 +84,7 @@ def sample_constants(
     moves = (8 if small else 4) if moves is None else _validate.whole("moves", moves, 0)
     radius = _validate.number("radius", radius, above=0)
     say, random = announce or (lambda _: None), _validate.seed(seed)
-    generator = generator.recounted()
+    generator = generator.counting(Passes())
     say("secants")
     many = ball_points(generator, 16 * points, radius, random)
     secants, pairs, blur = _secants(generator, many)

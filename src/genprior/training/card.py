@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from genprior._files import write_text
-from genprior.models.bundled import law_from
+from genprior.models.bundled import latent_from
 from genprior.models.generators import parameter_count
 from genprior.models.saved import Saved, load_network
 
@@ -45,7 +45,7 @@ def card_text(saved: Saved, weights: Path) -> str:
         f"- **Command:** `{facts.get('command', 'unknown')}`",
     ]
     if "law" in facts:
-        lines.append(f"- **Latent:** {law_from(facts['law'])}")
+        lines.append(f"- **Latent:** {latent_from(facts['law'])}")
     lines += [f"- **{name.replace('_', ' ').capitalize()}:** {value}" for name, value in _rest(facts)]
     for number, earlier in enumerate(facts.get("earlier", []), start=1):
         lines += ["", f"## Training, part {number}", "", *_part(earlier)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from genprior.generators.laws import Law
+from genprior.generators.latents import LatentDistribution
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Draw:
         """Places in a data set of ``total`` items, with repetition; on the CPU."""
         return self._share(torch.randint(total, (count,), generator=self.random))
 
-    def latent(self, law: Law, count: int, shape: tuple[int, ...]) -> Tensor:
+    def latent(self, law: LatentDistribution, count: int, shape: tuple[int, ...]) -> Tensor:
         """Latents from their law."""
         return self._share(law.sample(count, shape, self.random)).to(self.device, torch.float32)
 

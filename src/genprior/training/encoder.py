@@ -121,7 +121,7 @@ class EncoderTask(Task):
     def _batch(self, draw: Draw) -> tuple[Tensor, Tensor]:
         own = round(self.batch * self.settings.own_samples)
         own -= own % draw.world
-        z = draw.latent(self.generator.law, max(own, draw.world), self.generator.latent_shape)[: own // draw.world]
+        z = draw.latent(self.generator.latent, max(own, draw.world), self.generator.latent_shape)[: own // draw.world]
         with torch.no_grad():
             real = self.generator(z) if len(z) else z.new_zeros(0, *self.generator.signal_shape)
         if self.pictures is not None and own < self.batch:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from genprior import _batch
 from genprior.generators.contract import Generator
-from genprior.generators.laws import TruncatedNormal
+from genprior.generators.latents import TruncatedNormal
 from genprior.loop.solve import solve
 from genprior.losses import SquaredDistance
 from genprior.problem import Problem
@@ -92,9 +92,9 @@ def cover(
 def measure(generator: Generator, pictures: Tensor, classifier: nn.Module | None = None) -> dict[str, Any]:
     """All figures of a generator, as plain numbers: coverage, in the ball of its law too, and the classifier's opinion."""
     figures = {"coverage": asdict(cover(generator, pictures)[0])}
-    if isinstance(generator.law, TruncatedNormal):
-        inside = cover(generator, pictures, radius=generator.law.radius)[0]
-        figures["coverage within the ball"] = asdict(inside) | {"radius": generator.law.radius}
+    if isinstance(generator.latent, TruncatedNormal):
+        inside = cover(generator, pictures, radius=generator.latent.radius)[0]
+        figures["coverage within the ball"] = asdict(inside) | {"radius": generator.latent.radius}
     if classifier is not None:
         figures["judged by the classifier"] = asdict(judge(generator, classifier))
     return figures

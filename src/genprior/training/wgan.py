@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from genprior import _batch, _validate
-from genprior.generators.laws import TruncatedNormal
-from genprior.models.bundled import store_metric
+from genprior.generators.latents import TruncatedNormal
+from genprior.models.bundled import store_preconditioner
 from genprior.models.critics import Critic
 from genprior.models.encoders import Encoder
 from genprior.models.saved import GENERATORS, Saved, build, save_network
@@ -231,7 +231,7 @@ class Wgan(Task):
         settings = self.settings.network_settings(self.pictures)
         files = [folder / "generator.safetensors"]
         save_network(files[0], Saved(self.settings.network, settings, self.average, facts))
-        store_metric(files[0])
+        store_preconditioner(files[0])
         if self.settings.anchor or not self.settings.steps:  # else it belongs to another generator than this one
             encoder = {
                 "signal_shape": list(self.pictures.signal_shape),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from genprior import cli
-from genprior.generators.metric import mean_gram
+from genprior.generators.preconditioner import mean_gram
 from genprior.lab.reports.reproduction import claim_row, grids, races, render, sections, theory
 from genprior.lab.reproduce import compressive_sensing as sensing
 from genprior.lab.reproduce.claims import FAILS, HOLDS, NOT_JUDGED, PARTLY, UNDECIDED, Claim
@@ -19,7 +19,7 @@ from genprior.lab.reproduce.methods import AUTO, EXACT, EXACT_ADAM, GD, LABELS, 
 from genprior.lab.reproduce.parts import Found
 from genprior.lab.reproduce.run import Reproduction
 from genprior.lab.reproduce.sizes import FULL, QUICK
-from genprior.models.bundled import store_metric
+from genprior.models.bundled import store_preconditioner
 
 
 def done(parts, size=QUICK):
@@ -122,7 +122,7 @@ def test_what_ends_a_step_early_is_in_the_trace_with_an_empty_end():
 def test_what_the_text_says_of_other_parts_is_so():
     """The metric that comes along, the one that is estimated, the starts of the command."""
     defaults = inspect.signature(mean_gram).parameters
-    assert inspect.signature(store_metric).parameters["points"].default == 256
+    assert inspect.signature(store_preconditioner).parameters["points"].default == 256
     assert (defaults["points"].default, defaults["pulls"].default) == (32, 8)
     assert "256 points" in sections._METRIC and "32 points" in sections._METRIC and "eight backward" in sections._METRIC
     assert cli.COMMANDS[("defend",)].restarts == 4

@@ -295,7 +295,7 @@ def case(number: int) -> Case:
     scale = unit if isinstance(loss, gp.EmpiricalRisk) else unit * (np.abs(x).mean() / units.signal) ** 2
     on_signal, signals = term(draw, _signal_terms(loss, shape), x, shape, scale, dtype)
     on_latent, latents = term(draw, ON_LATENT, truth, (latent,), scale, dtype)
-    made = gp.Generator(module, latent, shape, law=gp.Normal(units.latent))
+    made = gp.Generator(module, latent, shape, latent=gp.Normal(units.latent))
     parts = [Item(module, exact, (latent,), *each) for each in zip(losses, signals, latents, strict=True)]
     problem = gp.Problem(made, loss, on_signal, on_latent)
     options = _options(draw, truth, units, dtype)

@@ -102,7 +102,7 @@ class Ridge(Continuation):
         return RidgeState(zero, torch.ones_like(zero), first, energy.abs())
 
     def _first(self, problem: Problem, curvature: Tensor, energy: Tensor) -> Tensor:
-        values, _ = problem.generator.metric_modes()
+        values = problem.generator.preconditioner().values
         typical = curvature * values.mean()
         at_random = typical * len(values) * problem.generator.spread**2
         far = _batch.ratio(energy.abs(), self.far * at_random).clamp_max(1.0)

@@ -76,12 +76,12 @@ class Preconditioned(FirstHessian):
 
     def eigenvalues(self, problem: Problem, curvature: Tensor) -> Tensor:
         """Those of the preconditioner, raised by the floor."""
-        values, _ = problem.generator.metric_modes()
+        values = problem.generator.preconditioner().values
         return curvature[:, None] * (values + self.floor * values[-1])
 
     def basis(self, problem: Problem) -> Tensor:
         """The eigenvectors of the preconditioner."""
-        return problem.generator.metric_modes()[1]
+        return problem.generator.preconditioner().vectors
 
     def scaled(self, pairs: SecantModel) -> Tensor:
         """``t first``."""

@@ -2,7 +2,7 @@
 
 from genprior.solvers.z_steps.base import Advance, FirstOrder, Memory, Move, Task, ZStep
 from genprior.solvers.z_steps.first_order import Adam, Gradient, Momentum
-from genprior.solvers.z_steps.gauss_newton import GaussNewton
+from genprior.solvers.z_steps.gauss_newton import GaussNewton, MatrixFree
 from genprior.solvers.z_steps.spectral import Spectral
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "FirstOrder",
     "GaussNewton",
     "Gradient",
+    "MatrixFree",
     "Memory",
     "Momentum",
     "Move",

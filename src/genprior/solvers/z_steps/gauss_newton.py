@@ -143,8 +143,7 @@ class GaussNewton(ZStep):
         self, problem: Problem, s: State, task: Task, e: Tensor, own: OwnTerm, damping: Tensor
     ) -> Advance:
         """One damped step by conjugate gradients; a gradient step where a limited run has no time for one product."""
-        budget = problem.generator.budget
-        if budget is not None and budget.share(*_LEAST_PASSES, len(s.z)) > 1:
+        if problem.generator.passes.share(*_LEAST_PASSES, len(s.z)) > 1:
             moved = Gradient().advance(problem, s, task, {})
             return Advance(moved.at, moved.vjp, {"damping": damping})
         rule, z = self.matrix_free, _batch.flat(s.z)
@@ -184,8 +183,7 @@ class GaussNewton(ZStep):
 
     def _affordable(self, problem: Problem, rows: int, forwards: float, backwards: float) -> int:
         """How often a step of a limited run can afford so many passes; once in any case."""
-        budget = problem.generator.budget
-        each = 0.0 if budget is None else budget.share(forwards, backwards, rows)
+        each = problem.generator.passes.share(forwards, backwards, rows)
         return _NO_LIMIT if each == 0 else max(1, int(self.damping.share / each))
 
     @staticmethod

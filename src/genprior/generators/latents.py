@@ -1,4 +1,4 @@
-"""Laws of the latent variable: how starting points are drawn. All draws happen on the CPU, so every device starts alike."""
+"""Latent distributions: how starting points are drawn. All draws happen on the CPU, so every device starts alike."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NEWTON_STEPS = 20
 _SERIES_END = 1e-17
 
 
-class Law(ABC):
+class LatentDistribution(ABC):
     """A distribution over latents of a given shape."""
 
     @abstractmethod
@@ -42,14 +42,14 @@ class Law(ABC):
     def reach(self, z: Tensor) -> Tensor:
         """How far out each latent lies, shape ``(B,)``: 1 is as far as draws ever go.
 
-        Here by the distance from the centre: that of a normal latent of s numbers is at most ``sqrt(s) + 5`` standard
+        Here by the distance from the centre: that of a normal latent of dimension s is at most ``sqrt(s) + 5`` standard
         deviations, but for one draw in 300,000.
         """
         return _batch.norm(z - self.centre) / (self.spread_in(tuple(z.shape[1:])) * _farthest(z))
 
 
 @dataclass(frozen=True)
-class Normal(Law):
+class Normal(LatentDistribution):
     """Independent normal coordinates ``N(0, scale^2)``."""
 
     scale: float = 1.0
@@ -68,10 +68,10 @@ class Normal(Law):
 
 
 @dataclass(frozen=True)
-class TruncatedNormal(Law):
+class TruncatedNormal(LatentDistribution):
     """``N(0, scale^2 I)`` conditioned on the ball ``|z| <= radius``: the compact domain that the theory asks for.
 
-    The direction is uniform; the length follows the chi law cut at ``radius`` and is drawn by inverting its
+    The direction is uniform; the length follows the chi distribution cut at ``radius`` and is drawn by inverting its
     distribution function, so the cost does not grow when the ball is small.
     """
 
@@ -101,12 +101,12 @@ class TruncatedNormal(Law):
         return _batch.norm(z) / min(self.radius, self.scale * _farthest(z))
 
     def spread_in(self, shape: tuple[int, ...]) -> float:
-        """In a small ball the density is flat: ``radius / sqrt(s + 2)`` for s latent numbers; else ``scale``."""
+        """In a small ball the density is flat: ``radius / sqrt(s + 2)`` for latent dimension s; else ``scale``."""
         return min(self.scale, self.radius / math.sqrt(math.prod(shape) + 2))
 
 
 @dataclass(frozen=True)
-class Uniform(Law):
+class Uniform(LatentDistribution):
     """Independent coordinates, uniform on ``[low, high]``."""
 
     low: float = -1.0
@@ -158,7 +158,7 @@ def _truncated_chi(level: Tensor, size: int, cut: float) -> Tensor:
 
 
 def _steep_chi(level: Tensor, size: int, cut: float) -> Tensor:
-    """The same for a ball that the normal law hardly ever meets, on logarithms: Newton in ``x = log(r^2 / cut^2)``.
+    """The same for a ball that the normal distribution hardly ever meets, on logarithms: Newton in ``x = log(r^2 / cut^2)``.
 
     With a = size/2: ``log P(a, t) = a log t - t + log S(t) + const``, where ``S(t) = sum_n t^n / ((a+1) ... (a+n))`` and
     ``d log P / d log t = a / S``. That falls in t, so log P is concave in x, and Newton's steps rise to the solution from

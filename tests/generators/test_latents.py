@@ -8,7 +8,7 @@ import scipy.stats
 import torch
 
 import genprior as gp
-from genprior.generators import laws
+from genprior.generators import latents
 
 COUNT = 4000
 LAWS = [
@@ -112,7 +112,7 @@ def test_the_two_ways_agree():
     """Where both hold: the quantiles, not only their law."""
     level = torch.linspace(0, 1, 101, dtype=torch.float64)
     for size, cut in ((20, 1.0), (64, 2.0), (512, 10.0)):
-        one, other = laws._truncated_chi(level, size, cut), laws._steep_chi(level, size, cut)
+        one, other = latents._truncated_chi(level, size, cut), latents._steep_chi(level, size, cut)
         torch.testing.assert_close(one[1:], other[1:], rtol=1e-9, atol=0)
 
 
@@ -131,7 +131,7 @@ def test_the_unit_of_length_is_the_size_of_a_coordinate(size, radius, scale):
     law = gp.TruncatedNormal(radius, scale)
     found = float(draw(law, 2000, (size,)).square().mean().sqrt())
     assert law.spread_in((size,)) / 1.4 < found < 1.05 * law.spread_in((size,))
-    assert gp.Generator(torch.nn.Linear(size, 2), size, 2, law=law).spread == law.spread_in((size,))
+    assert gp.Generator(torch.nn.Linear(size, 2), size, 2, latent=law).spread == law.spread_in((size,))
     assert gp.Normal(scale).spread_in((size,)) == scale
 
 

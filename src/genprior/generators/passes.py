@@ -1,0 +1,86 @@
+"""The passes through G that a run makes: how many, and what limits them. A limit is a promise, whatever a method prepares."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+from genprior._clock import Clock
+from genprior.generators.preconditioner import Preconditioner
+
+_BACKWARD = 2.0
+"""A backward pass takes about as long as so many forward passes."""
+_NEXT_TO_NOTHING = 1e-9
+
+
+class OutOfTime(Exception):
+    """The time of a run is over, in the middle of a step: the step is dropped, and the run ends where it stood before."""
+
+
+@dataclass(eq=False)
+class Passes:
+    """Forward and backward passes that were made, and the limits on them: infinite where no stop rule sets any.
+
+    A generator counts into the value that it holds. Each run has one of its own, so that runs of the same generator neither
+    count nor limit each other's passes.
+    """
+
+    forwards: int = 0
+    backwards: int = 0
+    clock: Clock | None = None
+    """That of the run."""
+    seconds: float = math.inf
+    """By this clock."""
+    most: float = math.inf
+    """Forward and backward passes, added up."""
+    started: bool = False
+    """Whether there is a start to fall back on: from then on no pass begins when the time is over."""
+    per_item: float = 0.0
+    """Seconds that a forward pass takes for one item, the least seen."""
+    preconditioner: Preconditioner | None = None
+    """Of the generator, from its first use in the run on: what the run's steps are scaled by does not change on the way."""
+
+    @property
+    def total(self) -> int:
+        """Forward and backward passes, added up."""
+        return self.forwards + self.backwards
+
+    @property
+    def of_a_run(self) -> bool:
+        """Whether these are the passes of a run, which has a clock."""
+        return self.clock is not None
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is a limit at all."""
+        return math.isfinite(self.seconds) or math.isfinite(self.most)
+
+    def begin(self) -> float:
+        """Before a pass: :class:`OutOfTime` where none may begin any more, else the time."""
+        if self.started and self.clock is not None and self.clock.seconds >= self.seconds:
+            raise OutOfTime
+        return time.perf_counter()
+
+    def forward(self, items: int, begun: float) -> None:
+        """After a forward pass."""
+        each = (time.perf_counter() - begun) / max(1, items)
+        self.per_item = min(self.per_item, each) if self.per_item else each
+        self.forwards += 1
+
+    def counts(self) -> tuple[int, int]:
+        """Forward and backward passes."""
+        return self.forwards, self.backwards
+
+    def recount(self, forwards: int, backwards: int) -> None:
+        """Count on from these numbers."""
+        self.forwards, self.backwards = forwards, backwards
+
+    def share(self, forwards: float, backwards: float, items: int) -> float:
+        """The share of what is left that these passes of so many items would take; 0 where nothing limits them."""
+        if not self.limited:
+            return 0.0
+        seconds = (forwards + _BACKWARD * backwards) * items * self.per_item
+        spent = 0.0 if self.clock is None else self.clock.seconds
+        of_time = seconds / max(self.seconds - spent, _NEXT_TO_NOTHING)
+        return max(of_time, (forwards + backwards) / max(self.most - self.total, _NEXT_TO_NOTHING))

@@ -1,0 +1,69 @@
+"""Whoever sees a run besides the solver: callbacks, history, progress bar, checkpoint. The clock is stopped while they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from genprior.history import Counts, Recorder
+from genprior.loop.progress import ProgressBar
+from genprior.loop.storage import Finished, Keeper, Storable
+from genprior.stopping import StopRule, View
+
+if TYPE_CHECKING:
+    from genprior.loop.rows import Rows
+    from genprior.solvers.base import S
+
+Callback = Callable[[View], object]
+
+
+@dataclass(frozen=True)
+class Observers:
+    """Those of one batch. What they share with the other batches of the run: the bar, the checkpoint, what is done."""
+
+    callbacks: tuple[Callback, ...]
+    history: Recorder
+    bar: ProgressBar
+    keeper: Keeper
+    done: list[Finished]
+
+    def wait_for_results(self, step: int) -> bool:
+        """Whether anyone reads results after this step, and so waits for the device: that work is the solver's."""
+        return bool(self.callbacks) or self.bar.due() or self.keeper.due(step)
+
+    def ask_to_stop(self, view: View) -> bool:
+        """Show the callbacks every row that is running, also those that this step ends. True where one asks to stop."""
+        return any([_says_stop(callback(view)) for callback in self.callbacks])
+
+    def record(self, counts: Counts, rows: Rows[S], *, measured: bool) -> None:
+        """Note the rows that go on; residuals only where they were measured."""
+        if self.history.wants(counts[0]):
+            residuals = (rows.gap, rows.stationarity) if measured else (None, None)
+            self.history.record(counts, rows.index, (rows.state.objective, *residuals, rows.state.rho))
+
+    def record_ends(self, counts: Counts, rows: Rows[S], leaving: Tensor) -> None:
+        """Note the last values of the rows that leave."""
+        values = (rows.state.objective, rows.gap, rows.stationarity, rows.state.rho)
+        self.history.end(counts, rows.index[leaving], tuple(value[leaving] for value in values))
+
+    def show(self, view: Callable[[], View], stop: StopRule, items: int) -> None:
+        """Draw the progress bar, if it is time to."""
+        if self.bar.due():
+            self.bar.update(view(), stop, items)
+
+    def store(self, batch: Storable, step: int | None = None) -> None:
+        """Write the checkpoint, if it is time to; at once without a step."""
+        if step is None or self.keeper.due(step):
+            self.keeper.write(self.done, batch)
+
+
+def _says_stop(answer: object) -> bool:
+    """Whether a callback returned True, as Python's, NumPy's or torch's."""
+    if isinstance(answer, Tensor):
+        return answer.ndim == 0 and answer.dtype == torch.bool and bool(answer)
+    return isinstance(answer, bool | np.bool_) and bool(answer)
