@@ -1,4 +1,4 @@
-"""The solvers of docs/write-a-solver.md pass all laws, and are as short as the page says. (That it runs: test_documentation.)"""
+"""The solvers of docs/write-a-solver.md pass all laws, and are as short as the page says."""
 
 from __future__ import annotations
 

@@ -311,7 +311,7 @@ def _hooked(problem: Problem) -> tuple[Problem, dict[str, int]]:
     module.register_forward_hook(forward)
     module[1].register_full_backward_hook(backward)
     counted = Generator(module, G.latent_shape, G.signal_shape)
-    counted.metric()  # what was remembered is not counted again
+    counted.preconditioner()  # what was remembered is not counted again
     return Problem(counted, problem.loss, problem.on_signal, problem.on_latent), seen
 
 
