@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from genprior import _batch
 from genprior.losses import Loss
+from genprior.terms import L1, SquaredL2, Term, Zero
 from genprior.testing.laws import F64, Laws, random, require, require_close, require_same_bits
+from genprior.testing.search import minimised
 
 Make = Callable[[], Loss]
 ITEMS = 3
 
 
+_TERMS: dict[str, Term] = {"R = 0": Zero(), "R quadratic": 0.7 * SquaredL2(), "R = l1": 0.3 * L1()}
+ExactStep = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def _step(loss: Loss, term: Term) -> ExactStep | None:
+    """The loss's own exact w step with this R, if it has one that is a function of (v, rho, start)."""
+    own = getattr(loss, "exact_step", None)
+    step = None if own is None else own(term)
+    return step if callable(step) else None
+
+
+def _sum(loss: Loss, term: Term, u: Tensor) -> Tensor:
+    return loss(u) + term(u)
+
+
 class LossLaws(Laws[Loss]):
-    """The gradient against differences, convexity, curvature, selection, purity. Losses are made in float64."""
+    """Gradient against differences, convexity, curvature, its own exact step, selection, purity. Made in float64."""
 
     shape: tuple[int, ...] = (6,)
     """Of one signal."""
@@ -77,6 +95,46 @@ class LossLaws(Laws[Loss]):
             require(bool((steepest <= nu + slack).all()), law, f"nu {nu.tolist()}, measured {steepest.tolist()}")
             law = "mu is below the change of the gradient"
             require(bool((least >= mu - slack).all()), law, f"mu {mu.tolist()}, measured {least.tolist()}")
+
+    def test_exact_step_is_where_an_independent_search_ends(self, make: Make) -> None:
+        """``exact_step(R)(v, rho, start)`` minimises ``L(w) + R(w) + rho/2 |w - v|^2``: a search finds nothing lower.
+
+        For R = 0, a quadratic and l1, as far as the loss has a step of its own; items alone have the same step.
+        """
+        for name, term in _TERMS.items():
+            step = _step(make(), term)
+            if step is None:
+                continue
+            loss = make()
+            v, start = self._points(loss, 1), self._points(loss, 2)
+            nu = loss.curvature(v)[1].clamp_min(1e-3)
+            for share in (0.1, 3.0):
+                rho = share * nu
+                w = step(v, rho, start)
+                self._is_minimiser(f"exact_step({name})", partial(_sum, loss, term), w, v, rho)
+                for i in range(len(v)):
+                    index = torch.tensor([i])
+                    one = _step(loss.rows(index), term)
+                    require(one is not None, f"rows({i}) has the exact step too", f"exact_step({name}) gave None")
+                    alone = w[index] if one is None else one(v[index], rho[index], start[index])
+                    require_close(f"exact_step({name}) of item {i} alone", alone, w[index], 1e-7)
+
+    def _is_minimiser(self, name: str, f: Callable[[Tensor], Tensor], w: Tensor, v: Tensor, rho: Tensor) -> None:
+        require(w.shape == v.shape, f"{name} gives signals", f"{tuple(w.shape)} for {tuple(v.shape)}")
+
+        def g(u: Tensor) -> Tensor:
+            return f(u) + 0.5 * rho * _batch.square(u - v)
+
+        found = minimised(g, [self._points_like(v, 30 + k) for k in range(8)])
+        here, there, apart = g(w), g(found), 0.5 * rho * _batch.square(found - w)
+        slack = 1e-11 * (here.abs() + there.abs() + rho * _batch.square(v))
+        numbers = f"values {here.tolist()}, a search ends at {there.tolist()}, rho={rho.tolist()}"
+        require(bool((here <= there + slack).all()), f"{name} has the least value", numbers)
+        law = f"{name} is the minimiser: whatever has nearly its value is near"
+        require(bool((apart <= there - here + slack).all()), law, f"{numbers}, rho/2 |difference|^2 {apart.tolist()}")
+
+    def _points_like(self, v: Tensor, seed: int) -> Tensor:
+        return 2 * self.scale * random(*v.shape, seed=seed)
 
     def test_rows_select_and_repeat(self, make: Make) -> None:
         """``rows(index)`` is the loss of those items, each alone too."""
