@@ -122,6 +122,9 @@ class SolverLaws(Laws[Choice]):
         result = _solved(make(), certified, steps, tolerance=1e-7)
         accuracy = (1e-6, 1e-8) if self.exact else (1e-3, 1e-4)
         require_close(f"the optimum after {steps} steps", result.objective, certified.optimum, *accuracy)
+        near = (result.stationarity < 1e-2) & (result.gap < 1e-2)
+        measured = f"stationarity {result.stationarity.tolist()}, gap {result.gap.tolist()}"
+        require(bool(near.all()), "at the optimum stationarity and gap are below 1%", measured)
         if self.exact:
             numbers = f"{[s.name for s in result.status]}, stationarity {result.stationarity.tolist()}"
             require(result.converged, "it says that it has converged, for it has", f"{numbers}: see residuals()")
@@ -136,6 +139,8 @@ class SolverLaws(Laws[Choice]):
         require(bool((above >= -1e-6 * (1 + certified.optimum.abs())).all()), "nothing lies below the optimum", numbers)
         allowed = 2e-3 * certified.optimum.abs() + 1e-6 if self.splits else 0.25 * start
         require(bool((above <= allowed).all()), f"the objective is within {allowed.tolist()} of the optimum", numbers)
+        if self.splits:
+            require(bool((result.gap < 3e-2).all()), "w and G(z) have met", f"gap {result.gap.tolist()}")
 
     def test_residuals_claim_no_optimum_far_from_one(self, make: Make, known_few: Known) -> None:
         """Wherever gap and stationarity are both below 1e-6, the objective is at the optimum."""
