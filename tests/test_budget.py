@@ -45,11 +45,12 @@ CURVATURE = {
 
 
 @pytest.mark.parametrize("solver", CURVATURE.values(), ids=CURVATURE)
+@pytest.mark.usefixtures("simulated_clock")
 def test_a_time_limit_is_overrun_by_one_pass_at_most_and_a_step_is_made(solver):
     limit = 6 * PASS
     result = gp.solve(problem(), solver, stop=gp.Seconds(limit), tolerance=0)
     assert set(result.status) == {gp.Status.OUT_OF_TIME}
-    assert result.seconds < limit + 3 * PASS, "with room for a busy machine"
+    assert limit <= result.seconds < limit + (2 + 1e-6) * PASS, "a pass of both items"
     assert result.steps.min() >= 1
 
 
@@ -88,3 +89,57 @@ def test_without_a_limit_nothing_is_scaled(solver, monkeypatch):
     free = gp.solve(problem(), solver, stop=gp.MaxSteps(6))
     far = gp.solve(problem(), solver, stop=gp.MaxSteps(6) | gp.Seconds(1e6))
     assert torch.equal(free.z, far.z)
+
+
+APPLICATION = 0.03
+
+
+def slow_operator():
+    """A user's operator that takes long each time: 60 Lanczos steps, or one solve by conjugate gradients, are too many."""
+    matrix = torch.randn(10, 20, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+
+    def apply(x):
+        time.sleep(APPLICATION)
+        return x @ matrix.T
+
+    def adjoint(y):
+        time.sleep(APPLICATION)
+        return y @ matrix
+
+    return gp.operators.Linear(apply, adjoint, signal_shape=20, measurement_shape=10, dtype=torch.float64)
+
+
+def behind_a_slow_operator(term=None):
+    torch.manual_seed(0)
+    G = gp.Generator(nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 20)).double(), 12, 20)
+    operator = slow_operator()
+    y = operator(G(G.sample_latent(2, seed=7))).detach()
+    return gp.Problem(G, gp.LeastSquares(operator, y), on_signal=term)
+
+
+OPERATOR_SOLVERS = CURVATURE | {
+    "linearized": gp.LinearizedADMM(),
+    "exact": gp.ExactADMM(),
+    "L-BFGS": gp.LBFGS(),
+    "projected": gp.ProjectedGradient(),
+}
+
+
+@pytest.mark.parametrize("term", [None, 0.01 * gp.L1()], ids=["smooth", "l1"])
+@pytest.mark.parametrize("solver", OPERATOR_SOLVERS.values(), ids=OPERATOR_SOLVERS)
+def test_slow_operators_are_within_the_limit_too(solver, term, simulated_clock):
+    if term is not None and isinstance(solver, gp.LevenbergMarquardt):
+        return  # it is for sums of squares
+    limit = 40 * APPLICATION
+    result = gp.solve(behind_a_slow_operator(term), solver, stop=gp.Seconds(limit), tolerance=0)
+    assert set(result.status) == {gp.Status.OUT_OF_TIME}
+    assert result.seconds < limit + 10 * APPLICATION, "a step applies it a few times"
+    assert result.steps.min() >= 1
+
+
+def test_what_was_estimated_in_a_hurry_is_found_again(simulated_clock):
+    posed = behind_a_slow_operator()
+    operator = posed.loss.operator
+    gp.solve(posed, gp.LinearizedADMM(), stop=gp.Seconds(10 * APPLICATION), tolerance=0)
+    exact = torch.linalg.matrix_norm(operator.dense(), 2)
+    assert exact <= operator.norm() <= 1.05 * exact

@@ -180,6 +180,7 @@ def test_ctrl_c_inside_the_generator_resumes_to_the_same_answer(tmp_path, nervou
     assert_same_run(resumed, run(problem=nervous(-1), solver=solver))
 
 
+@pytest.mark.usefixtures("simulated_clock")
 def test_seconds_go_on_counting(tmp_path):
     def slow():
         problem = tiny_problem(1)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import genprior as gp
+from tests import processes
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
@@ -21,12 +20,10 @@ def snippets(page: Path) -> list[str]:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if snippets(page)], ids=lambda page: page.name)
 def test_snippets_run(page, tmp_path):
-    """All snippets of a page run one after the other, in a fresh process and an empty folder."""
+    """All snippets of a page run one after the other, in a process of their own and an empty folder; warnings are errors."""
     script = tmp_path / "snippets.py"
     script.write_text("\n".join(snippets(page)), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", script], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
-    )
+    done = processes.run(script, folder=tmp_path, strict=True)
     assert done.returncode == 0, done.stderr
 
 

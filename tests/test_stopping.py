@@ -1,5 +1,6 @@
 """Stop rules: alone, combined, shared over chunks, and in a solve."""
 
+import time
 from dataclasses import dataclass
 
 import pytest
@@ -136,19 +137,28 @@ def test_exactly_as_many_steps(steps):
     assert result.history.item(0)["step"].tolist() == list(range(steps + 1))
 
 
+def slow_problem(items=4):
+    """A pass forward takes a hundredth of a second."""
+    problem = tiny_problem(items)
+    problem.generator.module.register_forward_hook(lambda *_: time.sleep(0.01))
+    return problem
+
+
+@pytest.mark.usefixtures("simulated_clock")
 def test_seconds():
-    result = gp.solve(tiny_problem(), stop=gp.Seconds(0.15), tolerance=0, patience=10**9)
+    result = gp.solve(slow_problem(), stop=gp.Seconds(0.15), tolerance=0, patience=10**9)
     assert result.status == (Status.OUT_OF_TIME,) * 4
-    assert 0.15 <= result.seconds < 1.0
+    assert 0.15 <= result.seconds < 0.2
     assert int(result.steps[0]) > 1
 
 
+@pytest.mark.usefixtures("simulated_clock")
 def test_seconds_are_shared_over_chunks():
-    result = gp.solve(tiny_problem(4), stop=gp.Seconds(0.3), tolerance=0, patience=10**9, batch_size=1)
+    result = gp.solve(slow_problem(), stop=gp.Seconds(0.3), tolerance=0, patience=10**9, batch_size=1)
     assert result.status == (Status.OUT_OF_TIME,) * 4
-    assert 0.3 <= result.seconds < 1.2
+    assert 0.3 <= result.seconds < 0.4
     spent = [result.history.item(item)["seconds"][-1].item() for item in range(4)]
-    assert all(0.05 < seconds < 0.5 for seconds in spent)
+    assert all(0.05 < seconds < 0.12 for seconds in spent)
 
 
 def test_target_stops_only_the_items_that_reached_it():

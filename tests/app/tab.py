@@ -1,9 +1,11 @@
 """A tab without a browser: what nicegui's JavaScript says to the server, said by Python."""
 
 import asyncio
+import contextlib
 import html
 import json
 import re
+import time
 import uuid
 
 import aiohttp
@@ -18,6 +20,7 @@ class Tab:
     def __init__(self, address):
         self.address = address
         self.elements = {}
+        self.changed = asyncio.Event()
         self.socket = socketio.AsyncClient(reconnection=False, handle_sigint=False)
         self.socket.on("update", self._update)
 
@@ -47,22 +50,28 @@ class Tab:
                 self.elements.pop(str(key), None)
             elif key != "_id":
                 self.elements[str(key)] = element
+        self.changed.set()
 
     def find(self, **wanted):
         """The first element with this text, or these props."""
+        wanted = {name.replace("_", "-"): value for name, value in wanted.items()}
         for key, element in self.elements.items():
-            known = {**element.get("props", {}), "text": element.get("text"), "tag": element.get("tag")}
-            if all(known.get(name.replace("_", "-")) == value for name, value in wanted.items()):
+            props = element.get("props", {})
+            known = ((element if name in ("text", "tag") else props).get(name) for name in wanted)
+            if all(found == value for found, value in zip(known, wanted.values(), strict=True)):
                 return key
         return None
 
     async def wait(self, condition, seconds=30):
-        """Until the condition holds."""
-        for _ in range(int(seconds * 50)):
+        """Until the condition holds. Looked at when the page changes: the server, in this process, needs the time."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.changed.clear()
             found = condition()
             if found:
                 return found
-            await asyncio.sleep(0.02)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.changed.wait(), 0.1)
         raise AssertionError("waited in vain")
 
     async def send(self, key, kind="click", *args):

@@ -115,7 +115,7 @@ def test_a_race_from_start_to_download(visit, tmp_path, monkeypatch):
     page.get_by_label("sample 3").click()
     changes(page, "Truth", before)
     choose_solvers(page, "Auto", "Adam")
-    set_seconds(page, "ArrowLeft", 1, 4)
+    set_seconds(page, "ArrowLeft", 3, 2)
     page.get_by_label("Starts").get_by_role("button", name="4").click()
     start(page)
     page.wait_for_selector('[data-tile="Adam"] img:not(.hidden)')
@@ -152,8 +152,8 @@ def test_a_race_from_start_to_download(visit, tmp_path, monkeypatch):
         assert page.evaluate("document.documentElement.scrollWidth") <= width
     monkeypatch.chdir(tmp_path)
     names = {}
-    assert "gp.Seconds(4.0)" in script and "restarts=4" in script and "--restarts 4" in command
-    exec(script.replace("gp.Seconds(4.0)", "gp.MaxSteps(3)"), names)
+    assert "gp.Seconds(2.0)" in script and "restarts=4" in script and "--restarts 4" in command
+    exec(script.replace("gp.Seconds(2.0)", "gp.MaxSteps(3)"), names)
     assert np.array_equal(names["truth"][0, 0].mul(255).round().numpy(), np.asarray(Image.open("input.png")))
 
 

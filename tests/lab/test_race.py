@@ -84,7 +84,7 @@ def test_the_truth_nearly_solves_every_problem(key):
 
 
 def test_a_tiny_race(tmp_path, monkeypatch, capsys):
-    tiny = run.Budget(2, 2, 0.02, 0.05, 0.3, 0.2)
+    tiny = run.Budget(2, 2, 0.005, 0.02, 0.15, 0.1)
     monkeypatch.setattr(run, "QUICK", {"mnist": tiny, "celeba": tiny})
     assert cli.main(["bench", "race", "--problems", "ac", "--quick", "--json", "--out", str(tmp_path)]) == 0
     found = json.loads(capsys.readouterr().out)

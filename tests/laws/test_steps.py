@@ -120,23 +120,23 @@ def test_the_prox_has_the_step_of_the_gradient():
     for rule, step in ((gp.z_steps.Gradient(0.2), 0.2 * UNEVEN), (gp.z_steps.Gradient(), UNEVEN / lipschitz)):
         beta = step.numpy()[:, None]
         expected = soft(z.numpy() - beta * g.numpy(), 0.7 * beta)
-        np.testing.assert_allclose(rule(move, {})[0], expected, rtol=1e-13, atol=1e-14)
+        np.testing.assert_allclose(rule(move, None)[0], expected, rtol=1e-13, atol=1e-14)
 
 
 def test_momentum_restarts_from_the_move_that_the_prox_allowed():
     rule = gp.z_steps.Momentum(0.2, 0.5)
     z, g, v = random(B, S), random(B, S, seed=1), random(B, S, seed=2)
-    new, memory = rule(Move(z, g, 0.7 * L1(), ONE, ONE, UNEVEN, 1.0), {"velocity": v})
+    new, memory = rule(Move(z, g, 0.7 * L1(), ONE, ONE, UNEVEN, 1.0), v)
     beta = 0.2 * UNEVEN.numpy()[:, None]
     expected = soft(z.numpy() + 0.5 * v.numpy() - beta * g.numpy(), 0.7 * beta)
     np.testing.assert_allclose(new, expected, rtol=1e-13, atol=1e-14)
-    np.testing.assert_allclose(memory["velocity"], expected - z.numpy(), rtol=1e-13, atol=1e-14)
+    np.testing.assert_allclose(memory, expected - z.numpy(), rtol=1e-13, atol=1e-14)
 
 
 def test_adaptive_momentum_is_shorter_by_one_minus_m():
     z, g = random(B, S), random(B, S, seed=1)
     lipschitz = torch.tensor([2.0, 4.0, 8.0], dtype=F64)
-    new, _ = gp.z_steps.Momentum(momentum=0.75)(Move(z, g, Zero(), lipschitz, ONE, UNEVEN, 1.0), {"velocity": 0 * z})
+    new, _ = gp.z_steps.Momentum(momentum=0.75)(Move(z, g, Zero(), lipschitz, ONE, UNEVEN, 1.0), 0 * z)
     np.testing.assert_allclose(new, z - 0.25 * (UNEVEN / lipschitz)[:, None] * g, rtol=1e-13)
 
 

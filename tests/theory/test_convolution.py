@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from genprior.operators.lanczos import Estimate
 from genprior.theory.proved import convolution, spectrum
 from genprior.theory.proved.convolution import fourier_bound, gram, grids, norm_bound
 from genprior.theory.proved.facts import linear_facts
@@ -90,7 +91,7 @@ def test_cholesky_proves_what_lanczos_proposes(name, monkeypatch):
 def test_a_proposal_that_is_too_low_is_not_proved(monkeypatch):
     """Lanczos alone would be a lower estimate: the factorisation must refuse it."""
     monkeypatch.setattr(spectrum, "EIGENVALUES", 1)
-    monkeypatch.setattr(spectrum, "largest_eigenvalue", lambda apply, start: torch.tensor([0.8]))
+    monkeypatch.setattr(spectrum, "largest_eigenvalue", lambda apply, start: Estimate(torch.tensor([0.8]), True))
     layer, inside, outside, matrix = layer_and_matrix("same")
     found = norm_bound(grids(layer, inside, outside), transposed=False)
     assert found.method == "Fourier symbol" and found.value >= torch.linalg.svdvals(matrix)[0]

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import os
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from genprior.cli.bar import Bar
 from genprior.training.loop import CURVE, Schedule, train, write_curve
 from genprior.training.start import CHECKPOINT
 from genprior.training.wgan import Wgan, WganSettings
+from tests import processes
 
 SMALL = WganSettings(latent=4, width=2, critic_width=2, encoder_width=2, batch=8, warm_steps=4, steps=5, critic_steps=2)
 OFTEN = Schedule(checkpoint_steps=1)
@@ -100,8 +100,8 @@ def test_full_disk_while_writing_a_checkpoint(tmp_path):
     path.write_text(
         textwrap.dedent(SCRIPT).replace("show = lambda step, losses: time.sleep(pause)", textwrap.dedent(full))
     )
-    done = subprocess.run(
-        [sys.executable, path, folder, "1", "0"], capture_output=True, text=True, timeout=120, check=False
+    done = subprocess.run(  # its words come through a pipe, which has no limit
+        [sys.executable, path, folder, "1", "0"], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 1 and "File too large" in done.stderr
     assert sorted(path.name for path in folder.iterdir()) == sorted([CHECKPOINT, CURVE])
@@ -241,8 +241,7 @@ def tensors_of(folder):
 
 
 def run_whole(tmp_path, name, count=1):
-    command = [sys.executable, str(script(tmp_path)), str(tmp_path / name), str(count), "0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = processes.run(script(tmp_path), tmp_path / name, count, 0)
     assert done.returncode == 0, done.stderr
     return tensors_of(tmp_path / name)
 
@@ -265,14 +264,14 @@ def whole(tmp_path_factory):
 def test_killed_twice_it_ends_with_the_same_bits(tmp_path, whole):
     expected = tensors_of(whole)
     folder = tmp_path / "killed"
-    command = [sys.executable, str(script(tmp_path)), str(folder), "1", "0.2"]
     for goal in (3, 13):  # in stage one and in stage two
-        process = subprocess.Popen(command)
-        limit = time.monotonic() + 120
-        while steps_done(folder) < goal and time.monotonic() < limit:
-            time.sleep(0.02)
-        os.kill(process.pid, signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL, "it was killed in the middle"
+        with processes.started(script(tmp_path), folder, 1, 0.2) as process:
+            limit = time.monotonic() + 120
+            while steps_done(folder) < goal and time.monotonic() < limit:
+                time.sleep(0.02)
+            process.kill()
+            process.join()
+            assert process.exitcode == -signal.SIGKILL, "it was killed in the middle"
         assert goal <= steps_done(folder) < 20
     found = run_whole(tmp_path, "killed")
     assert expected.keys() == found.keys()
@@ -302,12 +301,10 @@ def test_killed_while_writing_it_goes_on_from_the_checkpoint_before(tmp_path, wh
     path.write_text(
         textwrap.dedent(SCRIPT).replace("show = lambda step, losses: time.sleep(pause)", textwrap.dedent(slow))
     )
-    process = subprocess.Popen([sys.executable, path, folder, "1", "0"])
-    limit = time.monotonic() + 120
-    while not (tmp_path / "run.stuck").exists() and time.monotonic() < limit:
-        time.sleep(0.05)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    with processes.started(path, folder, 1, 0):
+        limit = time.monotonic() + 120
+        while not (tmp_path / "run.stuck").exists() and time.monotonic() < limit:
+            time.sleep(0.02)
     assert len(tensors_of(folder)["curve"]) == 3
     expected, found = tensors_of(whole), run_whole(tmp_path, "run")
     for name, tensor in expected.items():

@@ -56,9 +56,13 @@ class Passes:
         """Whether there is a limit at all."""
         return math.isfinite(self.seconds) or math.isfinite(self.most)
 
+    def seconds_left(self) -> float:
+        """By the clock of the run."""
+        return self.seconds if self.clock is None else self.seconds - self.clock.seconds
+
     def begin(self) -> float:
         """Before a pass: :class:`OutOfTime` where none may begin any more, else the time."""
-        if self.started and self.clock is not None and self.clock.seconds >= self.seconds:
+        if self.started and self.seconds_left() <= 0:
             raise OutOfTime
         return time.perf_counter()
 
@@ -81,6 +85,5 @@ class Passes:
         if not self.limited:
             return 0.0
         seconds = (forwards + _BACKWARD * backwards) * items * self.per_item
-        spent = 0.0 if self.clock is None else self.clock.seconds
-        of_time = seconds / max(self.seconds - spent, _NEXT_TO_NOTHING)
+        of_time = seconds / max(self.seconds_left(), _NEXT_TO_NOTHING)
         return max(of_time, (forwards + backwards) / max(self.most - self.total, _NEXT_TO_NOTHING))

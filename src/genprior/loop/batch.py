@@ -8,7 +8,7 @@ from typing import Generic
 import torch
 from torch import Tensor
 
-from genprior import _tree
+from genprior import _deadline, _tree
 from genprior._clock import Clock, queue_of
 from genprior.generators import OutOfTime, Passes
 from genprior.history import Counts
@@ -53,7 +53,8 @@ class Batch(Generic[S]):
     ) -> Batch[S]:
         """At the starts (one forward pass). The passes of ``problem`` are those of this batch from now on."""
         passes, clock = _limited(problem, options, 0.0)
-        rows = Rows.open(problem, solver, starts)
+        with _deadline.limiting(passes.seconds_left):
+            rows = Rows.open(problem, solver, starts)
         passes.started = True
         items = len(starts) // options.restarts
         return cls(
@@ -105,7 +106,8 @@ class Batch(Generic[S]):
                     return self._stored_interrupt()
                 counts = self.passes.counts()
                 if len(self.rows):
-                    rows = self.rows.advanced(self.problem, self.solver)
+                    with _deadline.limiting(self.passes.seconds_left):
+                        rows = self.rows.advanced(self.problem, self.solver)
                     self.rows, self.step = rows, self.step + 1
                     counts = self.passes.counts()
         except KeyboardInterrupt:
@@ -124,11 +126,11 @@ class Batch(Generic[S]):
                 return True
         verdict = _checked(self.options.stop.verdict(view), view)
         due = self.step % self.options.check_every == 0 or self._survivors() is not None
-        if due:
-            self._judge(view.all(Status.RUNNING) if verdict is None else verdict, everyone=True)
-        elif verdict is not None and bool(verdict.any()):
-            due = bool(verdict.all())
-            self._judge(verdict, everyone=due)
+        verdict = view.all(Status.RUNNING) if due and verdict is None else verdict
+        if verdict is not None and (due or bool(verdict.any())):
+            due = due or bool(verdict.all())
+            with _deadline.limiting(self.passes.seconds_left):
+                self._judge(verdict, everyone=due)
         with self.clock.stopped():
             if len(self.rows):
                 self.observers.record(self._counts(), self.rows, measured=due)

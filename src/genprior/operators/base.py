@@ -14,6 +14,7 @@ from torch import Tensor
 
 from genprior import _validate
 from genprior._batch import PerItem, spread
+from genprior._deadline import seconds_left
 from genprior.operators.conjugate_gradient import CGResult, conjugate_gradient
 from genprior.operators.lanczos import largest_eigenvalue
 
@@ -64,6 +65,8 @@ class Operator(ABC):
     """Most conjugate gradient iterations, where they are used."""
 
     _bounds: tuple[Tensor, Tensor] | None = None
+    _hurried: bool = False
+    """Whether these bounds were estimated in a run that had little time; they are found again when there is more."""
 
     # -- what a subclass gives ------------------------------------------------------------------------------------
 
@@ -130,7 +133,8 @@ class Operator(ABC):
         bound) and the largest is estimated from above by 60 Lanczos steps, as a rule 1% too large; like every
         estimate from a random start it can fail on a spectrum made to defeat it.
         """
-        if self._bounds is None:
+        if self._bounds is None or (self._hurried and math.isinf(seconds_left())):
+            self._hurried = False
             with torch.no_grad():
                 self._bounds = self._gram_bounds()
         return self._bounds
@@ -221,9 +225,10 @@ class Operator(ABC):
         shape = self.signal_shape or ()
         start = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64, device="cpu")
         start = start.to(self.dtype or torch.get_default_dtype()).to(self.device)
-        estimate = largest_eigenvalue(
+        estimate, whole = largest_eigenvalue(
             lambda x: self._adjoint(self._forward(x)), start.expand(self.batch or 1, *shape).contiguous()
         )
+        self._hurried = not whole
         return estimate if self.batch else estimate[0]
 
     def _changed(self, change: Callable[[Tensor], Tensor]) -> Self:

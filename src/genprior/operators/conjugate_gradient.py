@@ -8,7 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from genprior import _deadline
 from genprior._batch import binary_unit, dot, norm, ratio
+
+_MOST_OF_TIME = 0.25
+"""The share of what is left of a limited run that one solution may take."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,8 @@ def conjugate_gradient(
     Hestenes and Stiefel (1952): ``a = |r|^2 / <p, M p>``, ``x += a p``, ``r -= a M p``, ``p = r + (|r+|^2 / |r|^2) p``.
     An item stops when ``|r| <= tolerance |b|``, when ``<p, M p>`` is not positive (breakdown, also NaN), or after
     ``max_iterations``; from then on its numbers do not change, so a batch gives what single runs would give. A zero
-    right-hand side gives zero, a non-finite one gives NaN, a non-finite start counts as none.
+    right-hand side gives zero, a non-finite one gives NaN, a non-finite start counts as none. In a run whose time is
+    limited, all stop when a quarter of what was left is used up.
     """
     unit = _each(binary_unit(norm(rhs)), rhs)  # squares of a right-hand side in other units may vanish or overflow
     rhs, start = rhs / unit, None if start is None else start / unit
@@ -44,8 +49,9 @@ def conjugate_gradient(
     p, rr = r, dot(r, r)
     iterations = torch.zeros(len(rhs), dtype=torch.int64, device=rhs.device)
     active = rr.sqrt() > tolerance * size  # False for NaN
+    over = _deadline.allowance(_MOST_OF_TIME)
     for _ in range(max_iterations):
-        if not bool(active.any()):
+        if not bool(active.any()) or over():
             break
         image = apply(p)
         curvature = dot(p, image)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 from genprior.problem import Problem
 from genprior.solvers import z_steps
 from genprior.solvers.base import Common, Solver, State
-from genprior.solvers.z_steps import Memory, Task, ZStep
+from genprior.solvers.z_steps import Task, ZStep
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class DescentState(State):
     """What the loss keeps of its evaluation at x, and what the z step remembers."""
 
     residual: Tensor
-    z_memory: Memory
+    z_memory: object
 
 
 class Descent(Solver[DescentState]):
@@ -29,7 +30,7 @@ class Descent(Solver[DescentState]):
 
     @property
     @abstractmethod
-    def z_step(self) -> ZStep:
+    def z_step(self) -> ZStep[Any]:
         """The rule that moves z."""
 
     def start(self, problem: Problem, z: Tensor) -> DescentState:
@@ -65,7 +66,7 @@ class GradientDescent(Descent):
         z_steps.Momentum(self.step_size, self.momentum)
 
     @property
-    def z_step(self) -> ZStep:
+    def z_step(self) -> ZStep[Any]:
         """Gradient or momentum."""
         return z_steps.Momentum(self.step_size, self.momentum) if self.momentum else z_steps.Gradient(self.step_size)
 
@@ -77,7 +78,7 @@ class Adam(Descent):
     Parameters
     ----------
     step_size
-        length of a move per coordinate; omitted: 10% of the latent law's spread.
+        length of a move per coordinate; omitted: 10% of the latent distribution's spread.
     beta1, beta2, epsilon
         as in the reference.
     """
@@ -91,6 +92,6 @@ class Adam(Descent):
         _ = self.z_step
 
     @property
-    def z_step(self) -> ZStep:
+    def z_step(self) -> ZStep[Any]:
         """Adam."""
         return z_steps.Adam(self.step_size, self.beta1, self.beta2, self.epsilon)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from genprior import _batch, _validate
 from genprior.problem import Problem
 from genprior.solvers import z_steps
 from genprior.solvers.base import Common, Solver, State
-from genprior.solvers.z_steps import Memory, Task, ZStep
+from genprior.solvers.z_steps import Task, ZStep
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class ProjectedState(State):
 
     target: Tensor
     count: Tensor
-    z_memory: Memory
+    z_memory: object
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class ProjectedGradient(Solver[ProjectedState]):
 
     step_size: float | None = None
     inner: int = 10
-    z_step: ZStep = field(default_factory=z_steps.Adam)
+    z_step: ZStep[Any] = field(default_factory=z_steps.Adam)
 
     def __post_init__(self) -> None:
         if self.step_size is not None:

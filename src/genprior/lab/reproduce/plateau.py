@@ -38,7 +38,7 @@ _WEIGHT = 0.5
 """``L = 1/2 |w - y|^2``."""
 LARGEST_PENALTY = 2 * _WEIGHT / 2
 """Theorem 1 needs ``mu_L - 2 rho > 0``, and ``mu_L`` is twice the weight."""
-DUALS: dict[str, duals.Dual] = {
+DUALS: dict[str, duals.Dual[Any]] = {
     "paper, small": duals.Paper(0.01),
     "paper, large": duals.Paper(1.0),
     "constant": duals.Constant(),
@@ -157,7 +157,7 @@ def fitted_rate(distance: Array) -> float:
     return float(np.median(rates)) if rates else float("nan")
 
 
-def _dual(setting: Setting, rule: duals.Dual, results: Results) -> Found:
+def _dual(setting: Setting, rule: duals.Dual[Any], results: Results) -> Found:
     """One dual rule at penalty 1."""
     problem, start, solution = synthetic(setting.seed, 2.0)
     solver = ADMM(z_step=z_steps.Gradient(), dual=rule, penalty=penalties.Constant(1.0))

@@ -7,11 +7,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from genprior import _batch
+from genprior import _batch, _deadline
 from genprior.problem import Problem
 
 _LEAST = 1e-3
 """Where L is flat at the start the estimate of nu is 0: backtracking then begins at this multiple of rho."""
+
+
+_MOST_OF_TIME = 0.25
+"""The share of what is left of a limited run that one w step may take."""
 
 
 class InnerSolution(NamedTuple):
@@ -47,6 +51,7 @@ def inner_proximal_gradient(
     residual = torch.full_like(rho, torch.inf)
     iterations = torch.zeros_like(rho)
     active = torch.ones_like(rho, dtype=torch.bool)
+    over = _deadline.allowance(_MOST_OF_TIME)
     for _ in range(max_iterations):
         value, aux = problem.loss.evaluate(v)
         slope = problem.loss.gradient(v, aux)
@@ -68,7 +73,7 @@ def inner_proximal_gradient(
         w, v, nu = torch.where(take, candidate, w), torch.where(take, ahead, v), grown
         iterations = iterations + active
         active = active & ~(accepted & (residual <= tolerance))
-        if not bool(active.any()):
+        if not bool(active.any()) or over():
             break
     return InnerSolution(w, residual, nu, iterations)
 

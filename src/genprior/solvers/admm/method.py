@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -38,9 +38,9 @@ class ADMMState(State):
     """``|G(z)|`` at the start; a tenth of it is the least unit of residuals, for answers that are zero."""
     first_rho: Tensor
     """The penalty before any change: step lengths given by the user belong to it."""
-    z_memory: z_steps.Memory
+    z_memory: object
     w_memory: Memory
-    dual_memory: duals.Memory
+    dual_memory: object
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ class ADMM(Solver[ADMMState]):
     Latorre, Eftekhari, Cevher: Fast and Provable ADMM for Learning with Generative Priors, NeurIPS 2019.
     """
 
-    z_step: ZStep = field(default_factory=Gradient)
+    z_step: ZStep[Any] = field(default_factory=Gradient)
     w_step: WStep = field(default_factory=Exact)
-    dual: duals.Dual = field(default_factory=duals.Paper)
+    dual: duals.Dual[Any] = field(default_factory=duals.Paper)
     penalty: penalties.Penalty = field(default_factory=penalties.Constant)
 
     def __post_init__(self) -> None:
@@ -214,8 +214,8 @@ class LinearizedADMM(ADMM):
         alpha: float | None = None,
         beta: float | None = None,
         sigma: float | None = None,
-        z_step: ZStep | None = None,
-        dual: duals.Dual | None = None,
+        z_step: ZStep[Any] | None = None,
+        dual: duals.Dual[Any] | None = None,
         penalty: penalties.Penalty | None = None,
     ) -> None:
         _refuse_both("rho", rho, penalty)
@@ -265,8 +265,8 @@ class ExactADMM(ADMM):
         sigma: float | None = None,
         n: int | None = None,
         scales: int | None = None,
-        z_step: ZStep | None = None,
-        dual: duals.Dual | None = None,
+        z_step: ZStep[Any] | None = None,
+        dual: duals.Dual[Any] | None = None,
         penalty: penalties.Penalty | None = None,
     ) -> None:
         for name, value in (("rho", rho), ("n", n), ("scales", scales)):
@@ -284,11 +284,11 @@ def _refuse_both(name: str, value: float | None, penalty: penalties.Penalty | No
 def _choices(
     w_step: WStep,
     beta: float | None,
-    z_step: ZStep | None,
+    z_step: ZStep[Any] | None,
     sigma: float | None,
-    dual: duals.Dual | None,
+    dual: duals.Dual[Any] | None,
     penalty: penalties.Penalty,
-) -> tuple[ZStep, WStep, duals.Dual, penalties.Penalty]:
+) -> tuple[ZStep[Any], WStep, duals.Dual[Any], penalties.Penalty]:
     if z_step is not None and beta is not None:
         raise ValueError(f"beta={beta} and z_step={z_step} both set the z step: give one")
     if dual is not None and sigma is not None:

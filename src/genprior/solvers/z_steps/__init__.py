@@ -1,9 +1,9 @@
 """z steps: how the latent moves. Shared by ADMM, by projected gradient and by the descent methods."""
 
-from genprior.solvers.z_steps.base import Advance, FirstOrder, Memory, Move, Task, ZStep
-from genprior.solvers.z_steps.first_order import Adam, Gradient, Momentum
+from genprior.solvers.z_steps.base import Advance, FirstOrder, Move, Task, ZStep
+from genprior.solvers.z_steps.first_order import Adam, Gradient, Moments, Momentum
 from genprior.solvers.z_steps.gauss_newton import GaussNewton, MatrixFree
-from genprior.solvers.z_steps.spectral import Spectral
+from genprior.solvers.z_steps.spectral import Lengths, Spectral
 
 __all__ = [
     "Adam",
@@ -11,8 +11,9 @@ __all__ = [
     "FirstOrder",
     "GaussNewton",
     "Gradient",
+    "Lengths",
     "MatrixFree",
-    "Memory",
+    "Moments",
     "Momentum",
     "Move",
     "Spectral",

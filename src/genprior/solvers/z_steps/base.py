@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from torch import Tensor
 
@@ -14,11 +14,11 @@ from genprior.solvers.base import State, Vjp
 from genprior.solvers.estimates import lipschitz
 from genprior.terms import Term
 
-Memory = dict[str, Any]
-"""Per-item tensors, or states made of them."""
+M = TypeVar("M")
+"""What a rule remembers from step to step: a tree of tensors with one row per item, or None."""
 
 
-class ZStep(ABC):
+class ZStep(ABC, Generic[M]):
     """A rule for moving z."""
 
     @property
@@ -26,23 +26,23 @@ class ZStep(ABC):
         """Whether a step length given by the user must shrink as a penalty grows, because the gradient grows with it."""
         return False
 
-    def start(self, problem: Problem, z: Tensor) -> Memory:
-        """What the rule remembers, per item."""
-        return {}
+    @abstractmethod
+    def start(self, problem: Problem, z: Tensor) -> M:
+        """What the rule remembers at the start."""
 
     @abstractmethod
-    def advance(self, problem: Problem, state: State, task: Task, memory: Memory) -> Advance:
+    def advance(self, problem: Problem, state: State, task: Task, memory: M) -> Advance[M]:
         """From the state's point to the next one."""
 
 
-class FirstOrder(ZStep):
+class FirstOrder(ZStep[M]):
     """A rule that needs the gradient and nothing else: one backward pass, one forward pass."""
 
     @abstractmethod
-    def __call__(self, move: Move, memory: Memory) -> tuple[Tensor, Memory]:
+    def __call__(self, move: Move, memory: M) -> tuple[Tensor, M]:
         """The new latents and the new memory."""
 
-    def advance(self, problem: Problem, state: State, task: Task, memory: Memory) -> Advance:
+    def advance(self, problem: Problem, state: State, task: Task, memory: M) -> Advance[M]:
         """Pull back, move, evaluate."""
         vjp = Vjp.of(state, task.cotangent)
         move = Move(
@@ -68,13 +68,13 @@ class Task(NamedTuple):
     """Per-item factor on explicit step sizes."""
 
 
-class Advance(NamedTuple):
+class Advance(NamedTuple, Generic[M]):
     """Where a z step arrived."""
 
     at: Evaluation
     vjp: Vjp
     """The gradient at the point that was left."""
-    memory: Memory
+    memory: M
     exact: Tensor | None = None
     """Where that gradient is exact, so that convergence may be judged by it; None: everywhere."""
 

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from genprior import _batch, _validate
 from genprior.problem import Problem
-from genprior.solvers.z_steps.base import FirstOrder, Memory, Move
+from genprior.solvers.z_steps.base import FirstOrder, Move
 from genprior.terms import Term, Zero
 
 
 @dataclass(frozen=True)
-class Gradient(FirstOrder):
+class Gradient(FirstOrder[None]):
     """``z+ = prox_{beta H}(z - beta g)``.
 
     ``step_size`` is beta. Without it, beta is the inverse of the running Lipschitz estimate, per item, at no extra pass.
@@ -34,15 +34,18 @@ class Gradient(FirstOrder):
         """True when a step was given."""
         return self.step_size is not None
 
-    def __call__(self, move: Move, memory: Memory) -> tuple[Tensor, Memory]:
+    def start(self, problem: Problem, z: Tensor) -> None:
+        """Nothing to remember."""
+
+    def __call__(self, move: Move, memory: None) -> tuple[Tensor, None]:
         """One proximal gradient step."""
         beta = _length(self.step_size, move)
         ahead = torch.addcmul(move.z, _batch.spread(beta, move.z), move.gradient, value=-1)
-        return _prox(move.term, ahead, beta), memory
+        return _prox(move.term, ahead, beta), None
 
 
 @dataclass(frozen=True)
-class Momentum(FirstOrder):
+class Momentum(FirstOrder[Tensor]):
     """Heavy ball: ``v+ = m v - beta g``, ``z+ = prox_{beta H}(z + v+)``.
 
     ``step_size`` is beta, as in :class:`Gradient`; by itself it is ``(1 - m)`` times as long, the stable length for the same
@@ -62,18 +65,18 @@ class Momentum(FirstOrder):
         """True when a step was given."""
         return self.step_size is not None
 
-    def start(self, problem: Problem, z: Tensor) -> Memory:
+    def start(self, problem: Problem, z: Tensor) -> Tensor:
         """Velocity zero."""
-        return {"velocity": torch.zeros_like(z)}
+        return torch.zeros_like(z)
 
-    def __call__(self, move: Move, memory: Memory) -> tuple[Tensor, Memory]:
+    def __call__(self, move: Move, memory: Tensor) -> tuple[Tensor, Tensor]:
         """One heavy-ball step."""
         beta = _length(self.step_size, move)
         if self.step_size is None:
             beta = (1 - self.momentum) * beta
-        velocity = self.momentum * memory["velocity"] - _batch.spread(beta, move.z) * move.gradient
+        velocity = self.momentum * memory - _batch.spread(beta, move.z) * move.gradient
         z = _prox(move.term, move.z + velocity, beta)
-        return z, {"velocity": z - move.z}
+        return z, z - move.z
 
 
 _SMALL = 1e-8
@@ -81,13 +84,23 @@ _SMALL = 1e-8
 
 
 @dataclass(frozen=True)
-class Adam(FirstOrder):
-    """Adam (Kingma and Ba 2015): moments per coordinate, bias correction per item, then the prox of H in its metric.
+class Moments:
+    """Adam's two moments of the gradient, how many gradients they are of, and the unit that they are in."""
+
+    first: Tensor
+    second: Tensor
+    count: Tensor
+    unit: Tensor
+
+
+@dataclass(frozen=True)
+class Adam(FirstOrder[Moments]):
+    """Adam (Kingma and Ba 2015): moments per coordinate, bias correction per item, then the prox of H for its step lengths.
 
     Where H is not separable, its prox is known only for one step per item; the second moment is then averaged over the
     item's coordinates. (With a step per coordinate and a Euclidean prox, the fixed points would not be stationary.)
 
-    ``step_size`` is the length of a move per coordinate; without it, 10% of the latent law's spread. ``beta1`` and
+    ``step_size`` is the length of a move per coordinate; without it, 10% of the latent distribution's spread. ``beta1`` and
     ``beta2``, in [0, 1), are the memory of the two moments; ``epsilon`` is added to the root of the second; omitted: 1e-8
     times the length of the item's first gradient, so that the units of the problem do not matter.
     """
@@ -105,32 +118,32 @@ class Adam(FirstOrder):
         if self.epsilon is not None:
             _validate.number("epsilon", self.epsilon, least=0)
 
-    def start(self, problem: Problem, z: Tensor) -> Memory:
+    def start(self, problem: Problem, z: Tensor) -> Moments:
         """Both moments and the count zero."""
         zero = z.new_zeros(z.shape[0])
-        return {"first": torch.zeros_like(z), "second": torch.zeros_like(z), "count": zero, "unit": zero + 1}
+        return Moments(torch.zeros_like(z), torch.zeros_like(z), zero, zero + 1)
 
-    def __call__(self, move: Move, memory: Memory) -> tuple[Tensor, Memory]:
+    def __call__(self, move: Move, memory: Moments) -> tuple[Tensor, Moments]:
         """One Adam step."""
         idle = move.idle
-        new = memory["count"] == 0
+        new = memory.count == 0
         # The unit of the first gradient: squares of gradients in the problem's units may vanish or overflow.
-        unit = torch.where(new & ~idle, _batch.binary_unit(_batch.norm(move.gradient)), memory["unit"])
+        unit = torch.where(new & ~idle, _batch.binary_unit(_batch.norm(move.gradient)), memory.unit)
         g = move.gradient / _batch.spread(unit, move.gradient)
         small = _SMALL if self.epsilon is None else _batch.spread(self.epsilon / unit, g)
-        first = torch.lerp(g, memory["first"], self.beta1)
-        second = (self.beta2 * memory["second"]).addcmul_(g, g, value=1 - self.beta2)
-        count = memory["count"] + ~idle
+        first = torch.lerp(g, memory.first, self.beta1)
+        second = (self.beta2 * memory.second).addcmul_(g, g, value=1 - self.beta2)
+        count = memory.count + ~idle
         length = (0.1 * move.spread if self.step_size is None else self.step_size) * move.shrink
         length = torch.where(idle, 0.0, length)
         size = second if move.term.separable else _mean(second)
         scale = (size / _batch.spread((1 - self.beta2**count).clamp_min(1e-12), g)).sqrt_().add_(small)
-        metric = _batch.spread(length, g) / scale
+        lengths = _batch.spread(length, g) / scale
         corrected = first / _batch.spread((1 - self.beta1**count).clamp_min(1e-12), g)
-        own = metric / _batch.spread(unit, metric)  # of gradients as they are
+        own = lengths / _batch.spread(unit, lengths)  # of gradients as they are
         step = own if move.term.separable else _batch.flat(own)[:, 0]
-        z = _prox(move.term, torch.addcmul(move.z, metric, corrected, value=-1), step)
-        return z, {"first": first, "second": second, "count": count, "unit": unit}
+        z = _prox(move.term, torch.addcmul(move.z, lengths, corrected, value=-1), step)
+        return z, Moments(first, second, count, unit)
 
 
 def _check_step(step_size: float | None) -> None:

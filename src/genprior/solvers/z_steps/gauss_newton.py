@@ -15,7 +15,7 @@ from genprior.problem import Problem
 from genprior.solvers.base import State, Vjp
 from genprior.solvers.damping import Damping, JacobianModel, affords_jacobian, gain_of
 from genprior.solvers.quadratic import OwnTerm, proximal_direction
-from genprior.solvers.z_steps.base import Advance, Memory, Task, ZStep
+from genprior.solvers.z_steps.base import Advance, Task, ZStep
 from genprior.solvers.z_steps.first_order import Gradient
 from genprior.terms import Term, Zero
 
@@ -53,7 +53,7 @@ class MatrixFree:
 
 
 @dataclass(frozen=True)
-class GaussNewton(ZStep):
+class GaussNewton(ZStep[JacobianModel | Tensor]):
     """``d = argmin 1/2 |G(z) + J d - v|^2 + mu/2 |d|^2 + H(z + d)/rho`` with ``v = w + lam/rho`` and ``J = DG(z)``, per item.
 
     A trial is taken when the z subproblem falls; the damping mu follows the ratio of gained to predicted decrease
@@ -87,21 +87,23 @@ class GaussNewton(ZStep):
         if not isinstance(self.dense, bool | None):
             raise TypeError(f"dense must be True, False or None, got {self.dense!r} ({type(self.dense).__name__})")
 
-    def start(self, problem: Problem, z: Tensor) -> Memory:
-        """No Jacobian yet."""
+    def start(self, problem: Problem, z: Tensor) -> JacobianModel | Tensor:
+        """No Jacobian yet; without matrices, the damping alone."""
         if not self._forms(problem, z):
-            return {"damping": z.new_zeros(z.shape[0])}
+            return z.new_zeros(z.shape[0])
         residual = z.new_zeros(z.shape[0], math.prod(problem.generator.signal_shape))
-        return {"model": JacobianModel.unknown(residual, z[0].numel())}
+        return JacobianModel.unknown(residual, z[0].numel())
 
-    def advance(self, problem: Problem, state: State, task: Task, memory: Memory) -> Advance:
+    def advance(
+        self, problem: Problem, state: State, task: Task, memory: JacobianModel | Tensor
+    ) -> Advance[JacobianModel | Tensor]:
         """``inner`` damped trials."""
         e = _batch.flat(task.cotangent) / task.curvature[:, None]
         own = OwnTerm(_over(problem.on_latent, task.curvature), state.z.shape)
-        if "model" not in memory:
-            return self._without_matrix(problem, state, task, e, own, memory["damping"])
+        if isinstance(memory, Tensor):
+            return self._without_matrix(problem, state, task, e, own, memory)
         rule = replace(self.damping, refresh=self.refresh)
-        model, fresh = self._renewed(problem, state, rule, memory["model"], e)
+        model, fresh = self._renewed(problem, state, rule, memory, e)
         gradient = task.curvature[:, None] * model.vjp(e)
         jac_scale = model.largest.sqrt()
         at = state.at
@@ -118,7 +120,7 @@ class GaussNewton(ZStep):
             model = rule.judged(model, fall, predicted, accepted, visible)
             at = at.where(accepted, trial)
             e = torch.where(accepted[:, None], e + change, e)
-        return Advance(at, self._vjp(state, task, gradient, jac_scale), {"model": model}, fresh)
+        return Advance(at, self._vjp(state, task, gradient, jac_scale), model, fresh)
 
     def _forms(self, problem: Problem, z: Tensor) -> bool:
         if self.dense is not None:
@@ -141,11 +143,11 @@ class GaussNewton(ZStep):
 
     def _without_matrix(
         self, problem: Problem, s: State, task: Task, e: Tensor, own: OwnTerm, damping: Tensor
-    ) -> Advance:
+    ) -> Advance[JacobianModel | Tensor]:
         """One damped step by conjugate gradients; a gradient step where a limited run has no time for one product."""
         if problem.generator.passes.share(*_LEAST_PASSES, len(s.z)) > 1:
-            moved = Gradient().advance(problem, s, task, {})
-            return Advance(moved.at, moved.vjp, {"damping": damping})
+            moved = Gradient().advance(problem, s, task, None)
+            return Advance(moved.at, moved.vjp, damping)
         rule, z = self.matrix_free, _batch.flat(s.z)
         maps = problem.generator.linearised(s.z)
         gradient = _batch.flat(maps.vjp(e.reshape(s.x.shape)))
@@ -163,7 +165,7 @@ class GaussNewton(ZStep):
         damping = torch.minimum(torch.where(visible, changed, damping), self.damping.most * curvature)
         at = s.at.where(accepted, trial)
         vjp = self._vjp(s, task, task.curvature[:, None] * gradient, curvature.sqrt())
-        return Advance(at, vjp, {"damping": damping})
+        return Advance(at, vjp, damping)
 
     def _solved(
         self, maps: Linearised, z: Tensor, gradient: Tensor, damping: Tensor, own: OwnTerm, most: int

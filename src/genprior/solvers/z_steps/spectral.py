@@ -11,7 +11,7 @@ from genprior import _batch
 from genprior.problem import Problem
 from genprior.solvers.base import State, Vjp
 from genprior.solvers.estimates import lipschitz
-from genprior.solvers.z_steps.base import Advance, Memory, Task, ZStep
+from genprior.solvers.z_steps.base import Advance, Task, ZStep
 from genprior.terms import Zero
 
 _LONGEST = 100.0
@@ -20,7 +20,17 @@ _BACKTRACK = 0.25
 
 
 @dataclass(frozen=True)
-class Spectral(ZStep):
+class Lengths:
+    """What the next length is read from, per item."""
+
+    curvature: Tensor
+    """``|G(z) - G(z_old)|^2 / |dz|^2`` of the last move that was kept; 0: none yet."""
+    retry: Tensor
+    """Length to be tried after a move that was taken back; 0: it was kept."""
+
+
+@dataclass(frozen=True)
+class Spectral(ZStep[Lengths]):
     """``z+ = prox_{beta H}(z - beta g)`` with the spectral length of Barzilai and Borwein, and backtracking, per item.
 
     ``beta = |dz|^2 / (rho |G(z) - G(z_old)|^2)`` over the last move: the inverse of the curvature that it met, for w and
@@ -35,12 +45,12 @@ class Spectral(ZStep):
     Barzilai and Borwein 1988, Two-point step size gradient methods.
     """
 
-    def start(self, problem: Problem, z: Tensor) -> Memory:
+    def start(self, problem: Problem, z: Tensor) -> Lengths:
         """No curvature met, nothing to try again."""
         zero = z.new_zeros(z.shape[0])
-        return {"met": zero, "again": zero}
+        return Lengths(zero, zero)
 
-    def advance(self, problem: Problem, state: State, task: Task, memory: Memory) -> Advance:
+    def advance(self, problem: Problem, state: State, task: Task, memory: Lengths) -> Advance[Lengths]:
         """Pull back, choose the length, move, evaluate, take back what went up."""
         s, vjp = state, Vjp.of(state, task.cotangent)
         length = torch.where(vjp.kappa == 0, 0.0, task.shrink * self._length(vjp, task, memory))
@@ -50,20 +60,20 @@ class Spectral(ZStep):
         at = problem.generator.evaluate(z)
         risen = ~(self._change(problem, s, task, at.x, at.z) <= 0)  # NaN too
         met = _batch.ratio(_batch.norm(at.x - s.x), _batch.norm(at.z - s.z)).square()
-        new = {
-            "met": torch.where(risen | (met == 0), memory["met"], met),
-            "again": torch.where(risen, _BACKTRACK * length, 0.0),
-        }
+        new = Lengths(
+            curvature=torch.where(risen | (met == 0), memory.curvature, met),
+            retry=torch.where(risen, _BACKTRACK * length, 0.0),
+        )
         if bool(risen.any()):
             at = at.where(risen, s.at)
         return Advance(at, vjp, new, ~risen)
 
     @staticmethod
-    def _length(vjp: Vjp, task: Task, memory: Memory) -> Tensor:
+    def _length(vjp: Vjp, task: Task, memory: Lengths) -> Tensor:
         usual = 1 / lipschitz(task.curvature, vjp.kappa)
-        spectral = 1 / _batch.above_zero(task.curvature * memory["met"])
-        length = torch.where(memory["met"] > 0, torch.minimum(spectral, _LONGEST * usual), usual)
-        return torch.where(memory["again"] > 0, memory["again"] / task.shrink, length)
+        spectral = 1 / _batch.above_zero(task.curvature * memory.curvature)
+        length = torch.where(memory.curvature > 0, torch.minimum(spectral, _LONGEST * usual), usual)
+        return torch.where(memory.retry > 0, memory.retry / task.shrink, length)
 
     @staticmethod
     def _change(problem: Problem, s: State, task: Task, x: Tensor, z: Tensor) -> Tensor:

@@ -68,7 +68,7 @@ def largest_by_gram(matrix: Tensor) -> Bound | None:
         )
     random = torch.Generator(device="cpu").manual_seed(0)
     start = torch.randn(1, len(matrix), generator=random, dtype=torch.float64, device="cpu")
-    guess = float(largest_eigenvalue(lambda x: x @ matrix, start)[0]) / SAFETY
+    guess = float(largest_eigenvalue(lambda x: x @ matrix, start).value) / SAFETY
     for margin in _MARGINS:
         top = guess * (1 + margin)
         if is_positive_definite(-matrix, top):
