@@ -65,7 +65,7 @@ def test_the_search_finds_minima_of_kinked_functions():
         return 0.6 * u.abs().sum(1) + 0.5 * (u - v).square().sum(1)
 
     found, right = minimised(g, points), v.sign() * (v.abs() - 0.6).clamp_min(0)
-    torch.testing.assert_close(g(found), g(right), rtol=0, atol=1e-3)
+    torch.testing.assert_close(g(found), g(right), rtol=0, atol=5e-3)
     torch.testing.assert_close(found, right, rtol=0, atol=5e-2)
 
 

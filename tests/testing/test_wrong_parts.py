@@ -634,7 +634,7 @@ WRONG_SOLVERS = {
     "false convergence": Wrong(Overconfident, "residuals_claim", "no optimum is claimed far from one: after 0 steps"),
     "not a number": Wrong(NotANumber, "residuals_claim", "not NaN"),
     "another start": Wrong(Wanders, "no_steps", "z after 0 steps"),
-    "two passes": Wrong(TwoPasses, "passes", "backward passes per iteration: measured"),
+    "two passes": Wrong(TwoPasses, "passes", "backward passes in step 1: measured"),
     "not frozen": Wrong(Thawed, "frozen", "@dataclass"),
     "remembers elsewhere": Wrong(Forgets, "resumed", "same bits: signal differs"),
     "slow": Wrong(Slow, "network", "nine tenths"),
