@@ -1,6 +1,7 @@
 """The progress bar, and Ctrl-C."""
 
 import io
+import re
 import sys
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 import genprior as gp
+from genprior._progress import Bar, duration
 from genprior.loop import progress as progress_module
 from genprior.loop.progress import ProgressBar, fraction_done
 from tests.checks.parts import tiny_module, tiny_problem
@@ -102,7 +104,7 @@ def test_fraction_over_chunks_and_retired_items(monkeypatch):
 
         def shown(**now):
             bar.update(view(**now), gp.MaxSteps(20), 4)
-            return bar._bar.tasks[0].completed
+            return bar._progress.tasks[0].completed
 
         assert shown(step=5) == pytest.approx(0.1)
         assert shown(step=5, items=1) == pytest.approx(0.3), "three of four items are done"
@@ -122,6 +124,49 @@ def test_drawn_at_most_ten_times_a_second(monkeypatch):
         assert not bar.due()
         now[0] += 0.02
         assert bar.due()
+
+
+# -- without a terminal ------------------------------------------------------------------------------------------------
+
+
+def test_lines_where_there_is_no_terminal(capsys):
+    with Bar("recovered", every=0.0, counts=True, remaining=True) as bar:
+        bar.show(0, 100, "reading")
+        bar.show(50, 100, "step 3")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "recovered 0/100: reading"
+    assert re.fullmatch(r"recovered 50/100: step 3, about \d+ s left", lines[1])
+
+
+def test_stages_and_seldom_lines(capsys):
+    with Bar("checks", 3, every=0.0) as bar, Bar("rarely", 3, every=60.0) as rare:
+        for part in (bar, rare):
+            part.stage("first")
+            part.stage("second")
+    assert capsys.readouterr().err == "checks: first\nchecks: second\n"
+
+
+@pytest.mark.parametrize("options", [{"visible": False, "every": 0.0}, {}])
+def test_neither_bar_nor_lines(capsys, options):
+    with Bar("solving", None, **options) as bar:
+        bar.stage("first")
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("total", [None, 4])
+def test_stages_on_a_terminal(monkeypatch, total):
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    with Bar("certifying", total, every=0.0) as bar:
+        bar.stage("sampling")
+        assert bar.drawn and bar._progress.tasks[0].completed == 1
+    assert "certifying" in screen.getvalue() and "sampling" in screen.getvalue()
+
+
+def test_durations():
+    assert [duration(seconds) for seconds in (3.4, 600, 7200)] == ["3 s", "10 min", "2.0 h"]
 
 
 # -- Ctrl-C ----------------------------------------------------------------------------------------------------------

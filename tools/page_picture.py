@@ -17,9 +17,9 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
-from genprior.app.house import House
 from genprior.app.queue import Queue
 from genprior.app.server import bound_socket, make_server
+from genprior.app.state import ServerState
 
 SIZE = {"width": 1366, "height": 1010}
 SAMPLE = "sample 8"
@@ -44,7 +44,7 @@ def served() -> Iterator[str]:
     """The page on a free port."""
     up = threading.Event()
     bound = bound_socket("127.0.0.1", 0)
-    server = make_server(House(Queue(jobs=1), time_limit=30, upload_limit=1), up.set)
+    server = make_server(ServerState(Queue(jobs=1), time_limit=30, upload_limit=1), up.set)
     thread = threading.Thread(target=server.run, args=([bound],), daemon=True)
     thread.start()
     up.wait()

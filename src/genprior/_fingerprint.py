@@ -17,7 +17,7 @@ from genprior.generators.alias import all_parts
 from genprior.operators import Operator
 
 _DATA = (bool, int, float, complex, str, bytes, tuple, np.ndarray, Tensor)
-"""What a function may read from its module, told apart by value."""
+"""What a function may read from its module, compared by value."""
 _MODULE_NAMES = frozenset(vars(nn.Module()))
 _LEARNED = {"passes"}
 """Of a generator: what a run changes."""
@@ -81,7 +81,7 @@ def _(value: np.ndarray) -> list[Any]:
 @_content.register
 def _(value: Operator) -> list[Any]:
     """What it does to a fixed signal, and the functions it is made of: tells operators apart whatever they keep inside."""
-    functions = [part for part in vars(value).values() if callable(part)]
+    functions = list(value.parts) or [part for part in vars(value).values() if callable(part)]
     return [functions, value.tolerance, value.max_iterations, *_action(value)]
 
 

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from genprior.app.house import House
 from genprior.app.queue import Queue
+from genprior.app.state import ServerState
 
 REQUIRED = os.environ.get("GENPRIOR_REQUIRE_BROWSER") == "1"
 UPLOAD_LIMIT = 0.5
@@ -20,19 +20,19 @@ def missing(what):
 
 
 @pytest.fixture(scope="session")
-def house():
-    return House(Queue(jobs=2), time_limit=20, upload_limit=UPLOAD_LIMIT)
+def shared():
+    return ServerState(Queue(jobs=2), time_limit=20, upload_limit=UPLOAD_LIMIT)
 
 
 @pytest.fixture(scope="session")
-def address(house):
+def address(shared):
     """The page's address; nicegui allows one server for each process."""
     pytest.importorskip("nicegui")
     from genprior.app.server import bound_socket, make_server
 
     up = threading.Event()
     bound = bound_socket("127.0.0.1", 0)
-    server = make_server(house, up.set)
+    server = make_server(shared, up.set)
     thread = threading.Thread(target=server.run, args=([bound],), daemon=True)
     thread.start()
     assert up.wait(60)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import genprior as gp
-from genprior.app import pictures, stock
+from genprior.app import pictures, registry
 from genprior.app.choices import KINDS, Choices
 from genprior.app.damage import Attacked, Blurred, Measurements, Noisy, Painted, SaltAndPepper, Signs, Smaller
 from genprior.jobs.posed import simulate
@@ -30,12 +30,12 @@ CHANGED = [SaltAndPepper(level=0.3), Signs(level=0.2), Attacked(level=0.2)]
 
 @pytest.fixture(scope="module")
 def generator():
-    return stock.generator("mnist")
+    return registry.generator("mnist")
 
 
 @pytest.fixture(scope="module")
 def truth():
-    return stock.sample_pictures("mnist")[:1]
+    return registry.sample_pictures("mnist")[:1]
 
 
 @pytest.mark.parametrize("damage", LINEAR, ids=lambda damage: damage.words((1, 28, 28)))
@@ -108,7 +108,7 @@ def test_painting_needs_paint():
         Painted()
 
 
-@pytest.mark.parametrize("name", stock.GENERATORS)
+@pytest.mark.parametrize("name", registry.GENERATORS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_takes_the_ends_of_its_scale(kind, name):
     choices = Choices()
@@ -117,11 +117,11 @@ def test_every_kind_takes_the_ends_of_its_scale(kind, name):
         assert (kind, name) == ("attack", "celeba")
         return
     choices.take_kind(kind)
-    height = stock.generator(name).signal_shape[-1]
+    height = registry.generator(name).signal_shape[-1]
     choices.known = torch.arange(height) % 2 == 0
     choices.known = choices.known.expand(height, height)
     choices.take_sample(1)
     for amount in choices.scale.stops or (choices.scale.low, choices.scale.high):
         choices.amount = amount
-        damaged = choices.damage().apply(choices.picture, stock.generator(name))
+        damaged = choices.damage().apply(choices.picture, registry.generator(name))
         assert damaged.seen.shape == choices.picture.shape

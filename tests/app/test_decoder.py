@@ -7,8 +7,8 @@ import time
 import pytest
 
 from genprior.app.decoder import Decoder
-from genprior.app.house import House
 from genprior.app.queue import Queue
+from genprior.app.state import ServerState
 
 
 def test_one_at_a_time_in_the_order_of_arrival():
@@ -36,7 +36,7 @@ def test_what_breaks_is_told_and_the_next_is_read():
 
 
 def test_a_house_that_closes_drops_what_waits():
-    house, log = House(Queue(), time_limit=1, upload_limit=1), []
+    shared, log = ServerState(Queue(), time_limit=1, upload_limit=1), []
     begun, gate = threading.Event(), threading.Event()
 
     def slow():
@@ -44,16 +44,16 @@ def test_a_house_that_closes_drops_what_waits():
         return gate.wait(10)
 
     async def close_in_the_middle():
-        first = asyncio.ensure_future(house.decoder.read(slow))
-        second = asyncio.ensure_future(house.decoder.read(lambda: log.append("read")))
+        first = asyncio.ensure_future(shared.decoder.read(slow))
+        second = asyncio.ensure_future(shared.decoder.read(lambda: log.append("read")))
         while not begun.is_set():
             await asyncio.sleep(0.001)
-        house.close()
+        shared.close()
         gate.set()
         assert await first is True
         with pytest.raises(asyncio.CancelledError):
             await second
-        return await house.decoder.read(lambda: "more")
+        return await shared.decoder.read(lambda: "more")
 
     assert asyncio.run(close_in_the_middle()) is None
     assert log == []

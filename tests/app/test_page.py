@@ -15,7 +15,7 @@ from nicegui import run
 from PIL import Image
 
 import genprior as gp
-from genprior.app import pictures, race, stock
+from genprior.app import pictures, race, registry
 from genprior.app.view import page as view
 from genprior.stopping import Seconds
 
@@ -110,7 +110,9 @@ def pixels(data_url):
 def test_a_race_from_start_to_download(visit, tmp_path, monkeypatch):
     page = visit()
     assert page.title() == "genprior"
-    assert np.array_equal(pixels(source(page, "Truth")), stock.sample_pictures("mnist")[0, 0].mul(255).round().numpy())
+    assert np.array_equal(
+        pixels(source(page, "Truth")), registry.sample_pictures("mnist")[0, 0].mul(255).round().numpy()
+    )
     before = source(page, "Truth")
     page.get_by_label("sample 3").click()
     changes(page, "Truth", before)
@@ -384,7 +386,7 @@ def test_nobody_waits_while_weights_are_loaded(visit):
     choose_damage(page, "Painted over")
     page.get_by_role("button", name="Upload", exact=True).click()
     page.set_default_timeout(15_000)
-    with stock._loading:
+    with registry._loading:
         upload(page, "cat.png", b"this is no picture")
         notified(page, "cat.png cannot be read as an image")
         paint_everything(page)
@@ -405,10 +407,10 @@ def test_the_server_refuses_what_the_browser_would_not_send(visit, address):
     connection.close()
 
 
-def test_two_tabs_race_at_once_and_end_with_their_tabs(visit, house, until, monkeypatch):
+def test_two_tabs_race_at_once_and_end_with_their_tabs(visit, shared, until, monkeypatch):
     monkeypatch.setattr(race, "Seconds", lambda seconds: Seconds(600))  # they run until they are stopped
     monkeypatch.setattr(race, "solve", partial(gp.solve, tolerance=0.0))
-    monkeypatch.setattr(type(house), "patience", property(lambda house: 600.0))
+    monkeypatch.setattr(type(shared), "patience", property(lambda shared: 600.0))
     first, second = visit(), visit()
     for page in (first, second):
         choose_solvers(page, "Adam")
@@ -416,7 +418,7 @@ def test_two_tabs_race_at_once_and_end_with_their_tabs(visit, house, until, monk
     start(first)
     choose_damage(second, "Blur")
     start(second)
-    until(lambda: house.queue.running == 2)
+    until(lambda: shared.queue.running == 2)
     for page in (first, second):
         page.wait_for_selector('[data-tile="Adam"] img:not(.hidden)')
     assert source(first, "Damaged") != source(second, "Damaged")
@@ -431,13 +433,13 @@ def test_two_tabs_race_at_once_and_end_with_their_tabs(visit, house, until, monk
     state(second, "stopped")
     assert "interrupted" in second.locator("table.outcome").inner_text()
     third.close()
-    until(lambda: house.queue.running == 0)
+    until(lambda: shared.queue.running == 0)
 
 
 @pytest.mark.parametrize("size, scheme", [((1366, 768), "light"), ((390, 844), "dark"), ((320, 640), "light")])
 def test_nothing_overflows(visit, size, scheme):
     page = visit(size, scheme)
-    choose_solvers(page, *stock.SOLVERS)
+    choose_solvers(page, *registry.SOLVERS)
     page.locator("text=the solvers share 20 s").wait_for()
     assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
     assert page.get_by_role("button", name="Start the race").is_visible()
@@ -456,4 +458,4 @@ def test_a_finger_draws_too(visit):
     changes(page, "Truth", before)
     dot = pixels(source(page, "Truth"))
     assert dot[14, 14] == 255 and dot[0].max() == 0
-    assert pictures.data_url(stock.sample_pictures("mnist")[:1]) == before
+    assert pictures.data_url(registry.sample_pictures("mnist")[:1]) == before

@@ -5,15 +5,15 @@ import time
 
 import pytest
 
-from genprior.app.queue import FORGET, Owner, Queue, QueueFull
+from genprior.app.queue import Owner, Queue, QueueFull
 from genprior.app.snapshot import Phase, Snapshot
 
 
 class FakeRace:
     """Runs until it is let go."""
 
-    def __init__(self, name, log, seconds=1.0):
-        self.name, self.log, self.seconds = name, log, seconds
+    def __init__(self, name, log):
+        self.name, self.log = name, log
         self.gate, self.ended = threading.Event(), threading.Event()
         self.snapshot = Snapshot(0, Phase.WAITING, ())
 
@@ -83,24 +83,16 @@ def test_one_who_has_none_running_goes_first(log):
     queue.close()
 
 
-def test_one_who_has_used_less_goes_first_and_use_is_forgotten(log):
-    now = [0.0]
-    queue = Queue(jobs=1, clock=lambda: now[0])
-    heavy = FakeRace("heavy", log, seconds=20)
-    queue.submit(heavy, at("a"))
-    started(log, "heavy")
-    heavy.finish(queue)
-    until(lambda: queue.running == 0)
-    gate = FakeRace("gate", log, seconds=3)
-    queue.submit(gate, at("b"))
-    queue.submit(FakeRace("a2", log), at("a"))
-    queue.submit(FakeRace("b2", log), at("b"))
-    gate.finish(queue)
-    started(log, "heavy", "gate", "b2")  # b has used 3, a 20
-    now[0] = 100 * FORGET
-    third = FakeRace("c1", log, seconds=5)
-    queue.submit(third, at("c"))
-    assert queue.place(third) == 2  # all is forgotten: a came first
+@pytest.mark.parametrize(("first", "other"), [(Owner("here", "a"), Owner("there", "a")), (at("a"), at("b"))])
+def test_visitors_take_turns(log, first, other):
+    queue = Queue(jobs=1)
+    races = {name: FakeRace(name, log) for name in ("a1", "a2", "a3", "b1", "b2")}
+    for name, race in races.items():
+        queue.submit(race, first if name.startswith("a") else other)
+    for name in ("a1", "b1", "a2", "b2"):
+        until(lambda name=name: log[-1:] == [name])
+        races[name].finish(queue)
+    started(log, "a1", "b1", "a2", "b2", "a3")
     queue.close()
 
 
@@ -183,17 +175,4 @@ def test_one_address_cannot_fill_the_queue_with_browsers_that_forget_themselves(
     other = FakeRace("other", log)
     queue.submit(other, at("b", "there"))
     assert queue.place(other) == 1, "who is elsewhere does not wait for all of them"
-    queue.close()
-
-
-def test_use_is_counted_by_address_too(log):
-    queue = Queue(jobs=1, clock=lambda: 0.0)
-    heavy = FakeRace("heavy", log, seconds=20)
-    queue.submit(heavy, at("first"))
-    started(log, "heavy")
-    queue.submit(FakeRace("same address", log), at("second"))
-    other = FakeRace("other", log)
-    queue.submit(other, at("third", "there"))
-    heavy.finish(queue)
-    started(log, "heavy", "other")
     queue.close()

@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from genprior.app import bundle, stock
+from genprior.app import bundle, registry
 from genprior.app.damage import Measurements, Signs, Smaller
 from genprior.app.pictures import data_url
 from genprior.app.queue import Owner, Queue
@@ -25,7 +25,7 @@ from genprior.operators import Gaussian
 
 
 def recipe(*solvers, seconds=0.3, damage=None, restarts=1):
-    truth = stock.sample_pictures("mnist")[:1]
+    truth = registry.sample_pictures("mnist")[:1]
     return Recipe("mnist", truth, damage or Smaller(factor=2), solvers, seconds=seconds, restarts=restarts)
 
 

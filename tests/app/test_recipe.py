@@ -11,7 +11,7 @@ from PIL import Image
 
 import genprior as gp
 from genprior import cli
-from genprior.app import bundle, stock
+from genprior.app import bundle, registry
 from genprior.app.choices import KINDS, Choices
 from genprior.app.damage import Measurements, Painted, SaltAndPepper
 from genprior.app.race import Race
@@ -26,7 +26,7 @@ def choices_for(kind, generator="mnist", own=False):
     choices.take_kind(kind)
     choices.take_sample(3)
     if own:
-        choices.take_picture(stock.sample_pictures(generator)[3:4].mul(255).round() / 255)
+        choices.take_picture(registry.sample_pictures(generator)[3:4].mul(255).round() / 255)
     height = choices.picture.shape[-1]
     choices.known = torch.ones(height, height, dtype=torch.bool)
     choices.known[4:9, 3:20] = False
@@ -133,8 +133,8 @@ def test_the_command_gives_the_same(kind, generator, tmp_path, monkeypatch, caps
 
 
 def test_every_solver_has_a_name_on_the_command_line():
-    assert set(stock.COMMAND_NAMES) >= set(stock.SOLVERS)
-    for name, make in stock.SOLVERS.items():
+    assert set(registry.COMMAND_NAMES) >= set(registry.SOLVERS)
+    for name, make in registry.SOLVERS.items():
         assert isinstance(make(), getattr(gp, name))
 
 
@@ -177,9 +177,9 @@ def test_a_wrong_recipe_is_refused(change, words):
         Recipe(**(right | change))
 
 
-@pytest.mark.parametrize("name", stock.GENERATORS)
+@pytest.mark.parametrize("name", registry.GENERATORS)
 def test_shapes_are_those_of_the_generators(name):
-    assert stock.SHAPES[name] == stock.generator(name).signal_shape
+    assert registry.SHAPES[name] == registry.generator(name).signal_shape
 
 
 def test_a_picture_of_the_wrong_size_is_refused():

@@ -68,18 +68,18 @@ def test_without_the_extra(capfd, monkeypatch):
 def test_a_warning_where_others_can_reach_it(host, warned, capfd, monkeypatch):
     with bound_socket("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
-    houses = []
-    monkeypatch.setattr(server, "serve", lambda bound, house, announce: (bound.close(), houses.append(house)))
+    states = []
+    monkeypatch.setattr(server, "serve", lambda bound, shared, announce: (bound.close(), states.append(shared)))
     assert cli.main(["serve", "--host", host, "--port", str(port), "--allow-host", "a.org", "b.org"]) == 0
     assert ("it has no login and no encryption" in capfd.readouterr().err) == warned
-    hosts = houses[0].hosts
+    hosts = states[0].hosts
     assert hosts.public == warned and hosts.know("b.org") and hosts.know("localhost") and not hosts.know("evil.example")
 
 
 BUSY = """
 import sys
 
-from genprior.app import server, stock
+from genprior.app import server, registry
 from genprior.app.damage import Smaller
 from genprior.app.queue import Owner
 from genprior.app.race import Race
@@ -89,13 +89,13 @@ from genprior.cli import main
 make = server.make_server
 
 
-def make_busy(house, announce):
+def make_busy(shared, announce):
     def begin():
-        recipe = Recipe("mnist", stock.sample_pictures("mnist")[:1], Smaller(), ("Adam",), 600.0)
-        house.queue.submit(Race(recipe), Owner("", "a"))
+        recipe = Recipe("mnist", registry.sample_pictures("mnist")[:1], Smaller(), ("Adam",), 600.0)
+        shared.queue.submit(Race(recipe), Owner("", "a"))
         announce()
 
-    return make(house, begin)
+    return make(shared, begin)
 
 
 server.make_server = make_busy

@@ -35,7 +35,7 @@ async def race(address):
     await tab.close()
 
 
-def test_closed_tabs_leave_nothing(address, house, until):
+def test_closed_tabs_leave_nothing(address, shared, until):
     until(lambda: not Client.instances)
     gc.collect()
     before = Counter({kind: alive(kind) for kind in (Page, Race, Client)})
@@ -44,7 +44,7 @@ def test_closed_tabs_leave_nothing(address, house, until):
         await asyncio.gather(*(race(address) for _ in range(5)))
 
     asyncio.run(come_and_go())
-    until(lambda: not Client.instances and not house.queue.running)
+    until(lambda: not Client.instances and not shared.queue.running)
 
     def clean():
         gc.collect()
@@ -66,14 +66,14 @@ def test_an_error_of_the_page_itself_is_told(address, monkeypatch, caplog):
     assert isinstance(caplog.records[0].exc_info[1], ZeroDivisionError)
 
 
-def test_a_race_goes_with_its_tab_without_the_garbage_collector(address, house, until):
+def test_a_race_goes_with_its_tab_without_the_garbage_collector(address, shared, until):
     until(lambda: not Client.instances)
     gc.collect()
     before = alive(Race)
     gc.disable()
     try:
         asyncio.run(race(address))
-        until(lambda: not Client.instances and not house.queue.running)
+        until(lambda: not Client.instances and not shared.queue.running)
         until(lambda: alive(Race) <= before, 10)
     finally:
         gc.enable()

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from genprior.app import stock
+from genprior.app import registry
 from genprior.app.snapshot import Lane
 from genprior.app.view.chart import _series
 from genprior.app.view.race_panel import _share
@@ -35,7 +35,7 @@ def test_a_visitor_is_not_told_about_python():
         if status.name in {"CONVERGED", "STALLED", "OUT_OF_TIME", "DIVERGED", "INTERRUPTED"}:  # how a race can end
             assert not re.search(r"[=`_()]|gp\.|result", advice(lane))
         assert "Paper(" not in table((lane,))
-    assert set(stock.DESCRIPTIONS) == set(stock.SOLVERS)
+    assert set(registry.DESCRIPTIONS) == set(registry.SOLVERS)
 
 
 def test_what_went_wrong_comes_first():

@@ -48,10 +48,8 @@ def bombs() -> dict[str, tuple[str, Write, str]]:
         "weights as a generator": ("x.pt", _weights, "script"),
         "weights with bytes": ("x.pt", lambda path: torch.save({"a": _Call(bytearray, _MANY)}, path), "weights"),
         "weights, expanded": ("x.pt", lambda path: torch.save({"a": torch.zeros(1).expand(_MANY)}, path), "weights"),
-        "script, deflated": ("x.pt", _records("script", "data/0"), "script"),
-        "script with long code": ("x.pt", _records("script", "constants.pkl"), "script"),
-        "export, deflated": ("x.pt2", _records("export", "weight_0"), "export"),
-        "export with a long program": ("x.pt2", _long_program, "export"),
+        "script, deflated": ("x.pt", _records("data/0"), "script"),
+        "script with long code": ("x.pt", _records("constants.pkl"), "script"),
         "network wider than its weights": ("x.safetensors", _wide, "network"),
         "png of 4 gigapixels": ("x.png", _png(2**16, 2**16), "image png"),
         "png of 67 megapixels": ("x.png", _png(2**13, 2**13), "image png"),
@@ -148,8 +146,8 @@ def _weights(path: Path) -> None:
     _repack(store.getvalue(), path, "data/0")
 
 
-def _records(kind: str, large: str) -> Write:
-    return lambda path: _repack(kinds()[kind][1], path, large)
+def _records(large: str) -> Write:
+    return lambda path: _repack(kinds()["script"][1], path, large)
 
 
 def _repack(content: bytes, path: Path, large: str) -> None:
@@ -160,12 +158,6 @@ def _repack(content: bytes, path: Path, large: str) -> None:
             with new.open(name, "w", force_zip64=name.endswith(large)) as file:
                 for piece in _zeros(_MANY) if name.endswith(large) else [old.read(name)]:
                     file.write(piece)
-
-
-def _long_program(path: Path) -> None:
-    with zipfile.ZipFile(io.BytesIO(kinds()["export"][1])) as old, zipfile.ZipFile(path, "w") as new:
-        for name in old.namelist():
-            new.writestr(name, b"[" + b"[]," * 10**7 + b"[]]" if name.endswith("model.json") else old.read(name))
 
 
 def _wide(path: Path) -> None:

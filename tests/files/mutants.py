@@ -77,15 +77,11 @@ def _network() -> bytes:
         return (Path(folder) / "a").read_bytes()
 
 
-def _program(kind: str) -> bytes:
+def _program() -> bytes:
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        path = f"{folder}/a.pt2"
-        if kind == "export":
-            axes = ({0: torch.export.Dim("batch")},)
-            torch.export.save(torch.export.export(module().eval(), (torch.zeros(2, 4),), dynamic_shapes=axes), path)
-        else:
-            torch.jit.trace(module(), torch.zeros(2, 4)).save(path)
+        path = f"{folder}/a.pt"
+        torch.jit.trace(module(), torch.zeros(2, 4)).save(path)
         return Path(path).read_bytes()
 
 
@@ -167,8 +163,7 @@ def kinds() -> dict[str, tuple[str, bytes, Reader]]:
     arrays = {name: tensor.numpy() for name, tensor in module().state_dict().items()}
     found["weights safetensors"] = ("x.safetensors", safetensors.save(arrays), fill)
     found["network"] = ("x.safetensors", _network(), load_generator)
-    found["script"] = ("x.pt", _program("script"), open_generator)
-    found["export"] = ("x.pt2", _program("export"), open_generator)
+    found["script"] = ("x.pt", _program(), open_generator)
     found["zip of images"] = ("x.zip", _archive("zip"), image_files)
     found["tar.gz of images"] = ("x.tar.gz", _archive("gz"), image_files)
     found["idx"] = ("x.gz", gzip.compress(bytes(100)), _read_idx)

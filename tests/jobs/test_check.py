@@ -115,7 +115,7 @@ def test_a_range_that_is_told_mends_it(spec):
 def test_values_that_are_kept(spec, capfd):
     assert cli.main(["check", spec("diagonal"), "--range", "keep", "--json"]) == 0
     found = json.loads(capfd.readouterr().out)
-    assert "--range keep" in found["command"] and "values left as they are, as was told" in found["notes"]
+    assert "--range keep" in found["command"] and "values left as they are, as asked" in found["notes"]
 
 
 def test_a_wrong_latent_shape(spec):

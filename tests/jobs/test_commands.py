@@ -280,15 +280,6 @@ def test_check_in_text_and_json(capfd, tmp_path):
     assert "1 of 1 laws fail: opens" in captured.err
 
 
-def test_time_left_where_there_is_no_terminal(capfd):
-    from genprior.cli.bar import Bar
-
-    with Bar(1, every=-1.0, label="recovered") as bar:
-        bar.told(0, 100, "reading")
-        bar.told(50, 100, "step 3")
-    assert re.search(r"50/100: step 3, about \d+ s left", capfd.readouterr().err)
-
-
 def test_time_used_up_is_no_recovery(digits, tmp_path, capfd):
     words = ["denoise", digits, "--simulate", "--time", "1e-9", "--out", tmp_path / "out"]
     assert ends(words) == 1

@@ -12,7 +12,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from genprior.cli.bar import Bar
 from genprior.training.loop import CURVE, Schedule, train, write_curve
 from genprior.training.start import CHECKPOINT
 from genprior.training.wgan import Wgan, WganSettings
@@ -197,14 +196,6 @@ def test_sheets_are_written_on_the_way(pictures, devices, tmp_path):
 def test_curve_file(tmp_path):
     write_curve(tmp_path / "c.csv", ("a", "b"), torch.tensor([[1.5, math.nan], [0.25, 2.0]]))
     assert (tmp_path / "c.csv").read_text() == "step,a,b\n1,1.5,\n2,0.25,2.0\n"
-
-
-def test_lines_where_there_is_no_terminal(capsys):
-    with Bar(10, every=0.0) as bar:
-        bar(3, {"loss": 0.5, "other": math.nan})
-    with Bar(10, quiet=True, every=0.0) as bar:
-        bar(4, {"loss": 0.5})
-    assert capsys.readouterr().err == "step 3/10: loss 0.5\n"
 
 
 # -- processes -------------------------------------------------------------------------------------------------------------

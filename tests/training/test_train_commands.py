@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import genprior as gp
 from genprior import cli, samples
-from genprior.cli.bar import Bar
+from genprior._progress import Bar
 from genprior.models.saved import load_network
 from genprior.training import quality
 from genprior.training.data import Pictures, image_files
@@ -95,8 +95,8 @@ def test_going_on_with_other_settings(few_digits, tmp_path, capsys):
 class Cut(Bar):
     """A person who gives up in the third step."""
 
-    def __call__(self, step, losses):
-        if step == 3:
+    def show(self, done, total, note):
+        if done == 3:
             raise KeyboardInterrupt
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from genprior.app import stock
+from genprior.app import registry
 from genprior.app.damage import (
     Attacked,
     Blurred,
@@ -60,7 +60,7 @@ class Kind:
 
 
 def _both(low: float, high: float, step: float, start: float) -> dict[str, Scale]:
-    return dict.fromkeys(stock.GENERATORS, Scale(low, high, step, start))
+    return dict.fromkeys(registry.GENERATORS, Scale(low, high, step, start))
 
 
 KINDS: dict[str, Kind] = {
@@ -163,8 +163,8 @@ class Choices:
 
     def take_sample(self, number: int) -> None:
         """One of the sample pictures."""
-        pictures = stock.sample_pictures(self.generator)
-        self.take_picture(pictures[number : number + 1], stock.sample_code(self.generator, number))
+        pictures = registry.sample_pictures(self.generator)
+        self.take_picture(pictures[number : number + 1], registry.sample_code(self.generator, number))
 
     def take_kind(self, kind: str) -> None:
         """Another damage, in its usual amount."""
@@ -205,7 +205,7 @@ class Choices:
             generator=self.generator,
             truth=self.picture,
             damage=self.damage(),
-            solvers=tuple(name for name in stock.SOLVERS if name in self.solvers),
+            solvers=tuple(name for name in registry.SOLVERS if name in self.solvers),
             seconds=self.fair_seconds(limit),
             restarts=self.restarts,
             origin=self.origin,

@@ -1,4 +1,4 @@
-"""Pictures in and out of the page: uploads that nobody has checked, drawings, and small PNGs for the browser."""
+"""Pictures in and out of the page: unchecked uploads, drawings, and small PNGs for the browser."""
 
 from __future__ import annotations
 

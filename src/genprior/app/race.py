@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from genprior import _batch
-from genprior.app import pictures, stock
-from genprior.app.baton import Baton
+from genprior.app import pictures, registry
 from genprior.app.damage import Damaged
 from genprior.app.recipe import PATIENCE, Recipe
 from genprior.app.snapshot import Lane, Phase, Snapshot
+from genprior.app.turns import TurnLock
 from genprior.loop.solve import solve
 from genprior.loop.starts import starts
 from genprior.result import Result
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 class Race:
     """Runs a recipe in the calling thread; others may look at :attr:`snapshot` and :meth:`stop` it at any time.
 
-    Every solver has a thread of its own, and they pass on a baton in the callback that ``solve`` makes with its clock
+    Every solver has a thread of its own, and they take turns in the callback that ``solve`` makes with its clock
     stopped: so all have the same time, none is disturbed by another, and their curves grow side by side.
     """
 
@@ -53,7 +53,7 @@ class Race:
 
     @property
     def snapshot(self) -> Snapshot:
-        """How it stands: a value that nobody changes."""
+        """The current state, an immutable value."""
         return self._snapshot
 
     @property
@@ -102,9 +102,9 @@ class Race:
         with self._lock:
             self._change(seen=pictures.data_url(damaged.seen), note=damaged.note)
         _prepare(damaged)
-        baton = Baton(len(self.recipe.solvers))
+        turns = TurnLock(len(self.recipe.solvers))
         threads = [
-            threading.Thread(target=self._run_lane, args=(number, damaged, baton), daemon=True)
+            threading.Thread(target=self._run_lane, args=(number, damaged, turns), daemon=True)
             for number in range(len(self.recipe.solvers))
         ]
         for thread in threads:
@@ -112,22 +112,22 @@ class Race:
         for thread in threads:
             thread.join()
 
-    def _run_lane(self, number: int, damaged: Damaged, baton: Baton) -> None:
-        with baton.run(number):
+    def _run_lane(self, number: int, damaged: Damaged, turns: TurnLock) -> None:
+        with turns.run(number):
             if self.stopping:
                 self._update(number, status="not started")
                 return
             self._update(number, status="running")
             try:
-                self._solve(number, damaged, baton)
+                self._solve(number, damaged, turns)
             except Exception as problem:
                 self._update(number, status="not possible", problem=_told(problem))
 
-    def _solve(self, number: int, damaged: Damaged, baton: Baton) -> None:
-        watcher = Watcher(self, damaged, number, baton)
+    def _solve(self, number: int, damaged: Damaged, turns: TurnLock) -> None:
+        watcher = Watcher(self, damaged, number, turns)
         result = solve(
             damaged.problem,
-            stock.SOLVERS[self.recipe.solvers[number]](),
+            registry.SOLVERS[self.recipe.solvers[number]](),
             stop=Seconds(self.recipe.seconds),
             restarts=self.recipe.restarts,
             z0=starts(damaged.problem.generator, self.recipe.seed, [0], self.recipe.restarts),
@@ -151,10 +151,10 @@ class Race:
 
 
 class Watcher:
-    """A callback of ``solve``: follows the best iterate, publishes it now and then, passes the baton on."""
+    """A callback of ``solve``: follows the best iterate, publishes it now and then, gives the others a turn."""
 
-    def __init__(self, race: Race, damaged: Damaged, number: int, baton: Baton) -> None:
-        self._race, self._number, self._baton = race, number, baton
+    def __init__(self, race: Race, damaged: Damaged, number: int, turns: TurnLock) -> None:
+        self._race, self._number, self._turns = race, number, turns
         self._truth, self._judge = race.recipe.truth, damaged.judge
         self._size = float(_batch.norm(self._truth)[0])
         self._spacing = race.recipe.seconds / POINTS
@@ -171,7 +171,7 @@ class Watcher:
             self._note(view.seconds, self._picture, self._best)
         if view.seconds - self._turn >= _SLICE:
             self._publish(view)
-            self._baton.pass_on(self._number)
+            self._turns.pass_on(self._number)
             self._turn = view.seconds
         return self._race.stopping
 

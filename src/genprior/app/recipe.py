@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from genprior import _validate
-from genprior.app import stock
+from genprior.app import registry
 from genprior.app.damage import Attacked, Damage, Damaged, Linear, Painted
 
 SECONDS = (0.1, 600.0)
@@ -35,11 +35,11 @@ class Recipe:
     """A Python expression for the picture; None: it is read from ``input.png``, where eight bits hold it exactly."""
 
     def __post_init__(self) -> None:
-        if self.generator not in stock.GENERATORS:
-            raise ValueError(f"generator must be one of {', '.join(stock.GENERATORS)}, got {self.generator!r}")
-        unknown = [name for name in self.solvers if name not in stock.SOLVERS]
+        if self.generator not in registry.GENERATORS:
+            raise ValueError(f"generator must be one of {', '.join(registry.GENERATORS)}, got {self.generator!r}")
+        unknown = [name for name in self.solvers if name not in registry.SOLVERS]
         if unknown or len(set(self.solvers)) < len(self.solvers):
-            raise ValueError(f"solvers must be different names among {', '.join(stock.SOLVERS)}, got {self.solvers}")
+            raise ValueError(f"solvers must be different names among {', '.join(registry.SOLVERS)}, got {self.solvers}")
         if not self.solvers:
             raise ValueError("no solver is chosen: choose at least one")
         _validate.number("seconds", self.seconds, least=SECONDS[0])
@@ -49,7 +49,7 @@ class Recipe:
 
     def damaged(self) -> Damaged:
         """Damage the picture; the first call for a generator loads it."""
-        generator = stock.generator(self.generator)
+        generator = registry.generator(self.generator)
         _validate.batch("truth", self.truth, generator.signal_shape)
         return self.damage.apply(self.truth, generator)
 
@@ -64,7 +64,7 @@ class Recipe:
         solver = self.solvers[0] if solver is None else solver
         seconds = self.seconds if seconds is None else seconds
         words = ["genprior", *self.damage.command(self.truth.shape[1:], self.picture_file)]
-        words += ["--generator", self.generator, "--solver", stock.COMMAND_NAMES[solver]]
+        words += ["--generator", self.generator, "--solver", registry.COMMAND_NAMES[solver]]
         words += ["--restarts", str(self.restarts)] if self.restarts > 1 else []
         words += ["--time", f"{seconds:g}", "--patience", str(PATIENCE), "--seed", str(self.seed)]
         return shlex.join([*words, "--out", "recovered"])

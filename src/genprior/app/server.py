@@ -17,14 +17,14 @@ from nicegui.client import ClientConnectionTimeout
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 
-from genprior.app import stock
-from genprior.app.house import House
+from genprior.app import registry
 from genprior.app.queue import Owner
 from genprior.app.security.body import UploadLimit
 from genprior.app.security.connections import Connection
 from genprior.app.security.events import drop_forged_events
 from genprior.app.security.guard import Guard
 from genprior.app.security.hosts import network
+from genprior.app.state import ServerState
 from genprior.app.view.page import STYLE, Page, header
 from genprior.app.view.parts import is_open
 from genprior.app.view.upload import add_upload_route
@@ -70,15 +70,15 @@ def bound_socket(host: str, port: int) -> socket.socket:
     return found
 
 
-def make_server(house: House, announce: Callable[[], object] = lambda: None) -> uvicorn.Server:
+def make_server(shared: ServerState, announce: Callable[[], object] = lambda: None) -> uvicorn.Server:
     """The server of the page; ``announce`` is called when it is up. One for each process, as nicegui has it."""
     outer = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    outer.add_middleware(UploadLimit, most=round(house.upload_limit * 2**20) + _SLACK)
-    outer.add_middleware(Guard, hosts=house.hosts)
-    _add_pages(house)
+    outer.add_middleware(UploadLimit, most=round(shared.upload_limit * 2**20) + _SLACK)
+    outer.add_middleware(Guard, hosts=shared.hosts)
+    _add_pages(shared)
 
     def close() -> None:  # nicegui hands itself to what takes an argument
-        house.close()
+        shared.close()
 
     ui.run_with(
         outer,
@@ -103,12 +103,12 @@ def make_server(house: House, announce: Callable[[], object] = lambda: None) -> 
             http=Connection,
             ws_max_size=_LARGEST_MESSAGE,
             server_header=False,
-            proxy_headers=bool(house.hosts.allowed),  # without a proxy, who forwards is a forger
+            proxy_headers=bool(shared.hosts.allowed),  # without a proxy, who forwards is a forger
         )
     )
 
 
-def _add_pages(house: House) -> None:
+def _add_pages(shared: ServerState) -> None:
     """The page, the address of its uploads, and nothing else."""
     ui.add_css(STYLE, shared=True)
     add_upload_route()
@@ -120,7 +120,7 @@ def _add_pages(house: House) -> None:
         with suppress(ClientConnectionTimeout):  # the page is made for who stays, not for who only asks
             await client.connected(timeout=_CONNECT_SECONDS)
         if client.has_socket_connection:
-            Page(house, owner, client)
+            Page(shared, owner, client)
         elif is_open(client):
             client.delete()
 
@@ -143,22 +143,22 @@ def _check_room(request: Request) -> None:
         raise HTTPException(503, "too many pages are open here: close some tabs, or try again in a minute")
 
 
-def serve(bound: socket.socket, house: House, announce: Callable[[], object] = lambda: None) -> None:
+def serve(bound: socket.socket, shared: ServerState, announce: Callable[[], object] = lambda: None) -> None:
     """Serve until interrupted; then end what still computes, for a process must not end in the middle of it."""
     over = threading.Event()
     warming = threading.Thread(target=_warm, args=(over,), daemon=True)
     warming.start()
     gc.freeze()  # what is there now stays: Python need not walk through all of torch to find the pages that were closed
     try:
-        make_server(house, announce).run(sockets=[bound])
+        make_server(shared, announce).run(sockets=[bound])
     finally:
         over.set()
-        house.close(wait=_LAST_WAIT)
+        shared.close(wait=_LAST_WAIT)
         warming.join(_LAST_WAIT)
 
 
 def _warm(over: threading.Event) -> None:
     """Load what visitors will need while they look at the page."""
-    for name in stock.GENERATORS:
+    for name in registry.GENERATORS:
         if not over.is_set():
-            stock.sample_pictures(name)
+            registry.sample_pictures(name)

@@ -1,4 +1,4 @@
-"""How a race stands at one moment, as values that nobody changes."""
+"""The state of a race at one moment, as immutable values."""
 
 from __future__ import annotations
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from genprior._progress import Bar
 from genprior.cli.machine import Machine
-from genprior.cli.speech import Output, print_json, status
+from genprior.cli.speech import Output, print_json
 
 if TYPE_CHECKING:
     from genprior.lab.scaling import Point
@@ -36,8 +37,7 @@ class Overhead(Machine):
         from genprior.lab.overhead import overhead_cases  # noqa: PLC0415
 
         self.settle()
-        with status(not self.json) as announce:
-            announce("measuring")
+        with Bar("measuring", None, visible=False if self.json else None):
             cases = overhead_cases(self.repeats, seed=self.seed, device=self.device)
         if self.json:
             print_json({"ratio": cases[0].ratio, "cases": [dataclasses.asdict(case) for case in cases]})
@@ -80,8 +80,7 @@ class BenchTraining:
         """Do it."""
         from genprior.lab.throughput import measure_throughput  # noqa: PLC0415
 
-        with status(not self.json) as announce:
-            announce("measuring")
+        with Bar("measuring", None, visible=False if self.json else None):
             found = measure_throughput(self.repeats, width=self.width, threads=self.threads)
         if self.json:
             print_json({"variants": [dataclasses.asdict(one) for one in found]})
@@ -121,9 +120,9 @@ class Scaling(Machine):
             "signal": (scaling.signal_sizes, scaling.SIDES),
         }
         found = {}
-        with status(not self.json) as announce:
+        with Bar("measuring", None, visible=False if self.json else None) as bar:
             for name, (measure, sizes) in families.items():
-                announce(f"measuring sizes of the {name}")
+                bar.stage(f"sizes of the {name}")
                 found[name] = measure(sizes[:3] if self.quick else sizes, repeats=self.repeats, device=self.device)
         if self.json:
             print_json({name: [dataclasses.asdict(point) for point in points] for name, points in found.items()})

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from genprior.cli.bar import stages
+from genprior._progress import Bar
 from genprior.cli.machine import Machine
 from genprior.cli.prior import Prior
 from genprior.cli.speech import Output, as_json, print_json
@@ -62,7 +62,7 @@ class Certify(Machine, Prior):
         operator = None if text is None else self._parsed(text, generator)
         if self.out is not None:
             make_folder(self.out)
-        with stages(_STAGES, visible=not self.json) as announce:
+        with Bar("certifying", _STAGES, visible=False if self.json else None) as bar:
             found = examine(
                 generator,
                 self.generator,
@@ -72,7 +72,7 @@ class Certify(Machine, Prior):
                 moves=self.moves,
                 steps=self.steps,
                 seed=self.seed,
-                announce=announce,
+                announce=bar.stage,
             )
         numbers = examination_numbers(found)
         if self.out is not None:

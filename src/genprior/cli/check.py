@@ -11,7 +11,7 @@ import tyro
 from rich.text import Text
 
 from genprior import _validate
-from genprior.cli.bar import Bar
+from genprior._progress import Bar
 from genprior.cli.machine import Machine
 from genprior.cli.prior import Prior
 from genprior.cli.speech import Output, print_json
@@ -30,11 +30,11 @@ class Check(Machine, Prior):
 
     Example:
         genprior check my_model.py:build --weights weights.safetensors
-        genprior check generator.pt2 --time 300
+        genprior check generator.pt --time 300
     """
 
     generator: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="GENERATOR")]
-    """my_model.py:build (a function that returns the module), a TorchScript or torch.export file, a bundled name."""
+    """my_model.py:build (a function that returns the module), a TorchScript file, a bundled name."""
     out: Path | None = None
     """Folder for what the generator makes: samples/ (pictures, or an array where they are none) and samples.png."""
     time: float = 60.0
@@ -49,18 +49,18 @@ class Check(Machine, Prior):
         self.settle()
         source, begun = self.source(), time.monotonic()
         _validate.number("time", self.time, above=0)
-        with Bar(len(STAGES), quiet=self.json, every=_EVERY, label="checks", remaining=False) as bar:
+        with Bar("checks", len(STAGES), visible=False if self.json else None, every=_EVERY, counts=True) as bar:
             found = inspect_generator(
                 source,
                 device=self.device,
                 seed=self.seed,
                 samples=self.out,
                 seconds=self.time,
-                announce=lambda stage: bar.told(STAGES.index(stage), len(STAGES), stage),
+                announce=lambda stage: bar.show(STAGES.index(stage), len(STAGES), stage),
             )
             sheet = None
             if self.out is not None and found.generator is not None and not found.report.failures:
-                bar.told(len(STAGES), len(STAGES), "samples")
+                bar.show(len(STAGES), len(STAGES), "samples")
                 left = max(_LEAST, self.time - (time.monotonic() - begun))
                 sheet = write_samples(found.generator, self.out, seed=self.seed, seconds=left)
         if self.json:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 from rich.text import Text
 
-from genprior.cli.bar import Bar
+from genprior._progress import Bar
 from genprior.cli.machine import Machine
 from genprior.cli.prior import INPUT, Prior
 from genprior.cli.speech import Output, print_json
@@ -36,7 +36,7 @@ class Defend(Machine, Prior):
     out: Path
     """Folder for defended/, result.json and report.html."""
     classifier: str = "mnist"
-    """A bundled name, a file of genprior train classifier, my_model.py:build, a TorchScript or torch.export file."""
+    """A bundled name, a file of genprior train classifier, my_model.py:build, a TorchScript file."""
     classifier_weights: Path | None = None
     """Weights for my_model.py:build: .safetensors, or .pt with a state dictionary."""
     labels: Path | None = None
@@ -81,7 +81,8 @@ class Defend(Machine, Prior):
             batch_size=self.batch_size,
             seed=self.seed,
         )
-        with Bar(1, quiet=self.json, label="defended") as bar:
+        visible = False if self.json else None
+        with Bar("defended", visible=visible, every=60.0, counts=True, remaining=True) as bar:
             record = defend_files(
                 classifier,
                 projection,
@@ -90,7 +91,7 @@ class Defend(Machine, Prior):
                 labels=self.labels,
                 resize=self.resize,
                 skip=self.skip,
-                on_progress=bar.told,
+                on_progress=bar.show,
             )
         write_defence(record, projection, self.out / "report.html")
         if self.json:

@@ -8,8 +8,9 @@ from typing import Literal
 
 from rich.text import Text
 
+from genprior._progress import Bar
 from genprior.cli.machine import Machine
-from genprior.cli.speech import Output, print_json, status
+from genprior.cli.speech import Output, print_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ class Demo(Machine):
         self.settle()
         _validate.number("time", self.time, above=0)
         make_folder(self.out)
-        with status(not self.json) as announce:
+        with Bar("demo", None, visible=False if self.json else None) as bar:
             demo = run_demo(
                 pictures=self.pictures,
                 measurements=self.measurements,
@@ -56,7 +57,7 @@ class Demo(Machine):
                 truth=self.truth,
                 seed=self.seed,
                 device=self.device,
-                announce=announce,
+                announce=bar.stage,
             )
         report = self.out / "demo.html"
         write_page(demo, report)

@@ -20,7 +20,7 @@ class Prior:
     """The generator, and what is to be told about it."""
 
     generator: str = "mnist"
-    """A bundled name, a file of genprior train, my_model.py:build, a TorchScript or torch.export file."""
+    """A bundled name, a file of genprior train, my_model.py:build, a TorchScript file."""
     weights: Path | None = None
     """Weights for my_model.py:build: .safetensors, or .pt with a state dictionary (several: ck.pt:g_ema)."""
     latent_shape: tuple[int, ...] | None = None

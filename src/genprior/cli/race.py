@@ -7,8 +7,9 @@ from pathlib import Path
 
 from rich.text import Text
 
+from genprior._progress import Bar
 from genprior.cli.machine import Machine
-from genprior.cli.speech import Output, print_json, status
+from genprior.cli.speech import Output, print_json
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,14 @@ class BenchRace(Machine):
         if self.out is not None:
             make_folder(self.out)
         repeats = 1 if self.quick else self.repeats
-        with status(True) as announce:
+        with Bar("racing", None) as bar:
             race = run_race(
                 keys=self.problems,
                 repeats=repeats,
                 quick=self.quick,
                 seed=self.seed,
                 device=self.device,
-                announce=announce,
+                announce=bar.stage,
             )
         numbers = race_numbers(race)
         if self.out is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 from rich.text import Text
 
-from genprior.cli.bar import Bar
+from genprior._progress import Bar
 from genprior.cli.machine import Machine
 from genprior.cli.prior import INPUT, Prior
 from genprior.cli.speech import Output, print_text, say_error
@@ -98,8 +98,9 @@ class Common(Machine, Prior):
 
         job = self.job(operator)
         try:
-            with Bar(1, quiet=self.json, label="recovered") as bar:
-                outcome = recover(job, bar.told)
+            visible = False if self.json else None
+            with Bar("recovered", visible=visible, every=60.0, counts=True, remaining=True) as bar:
+                outcome = recover(job, bar.show)
         except (KeyboardInterrupt, OSError):
             if begun(self.out):
                 say_error(f"what is done is kept in {self.out}: the same command goes on from there")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from genprior._progress import Bar, duration
 from genprior.cli.machine import Machine
 from genprior.cli.speech import Output, as_json, print_json
 
@@ -43,7 +41,7 @@ class _Reproduce(Machine):
         self.settle()
         make_folder(self.out)
         names = self.experiments or tuple(EXPERIMENTS)
-        with _Bar(quiet=self.json) as bar:
+        with Bar("reproducing", visible=False if self.json else None, every=0.0) as bar:
             done = reproduce(
                 names,
                 self.out,
@@ -51,7 +49,7 @@ class _Reproduce(Machine):
                 seed=self.seed,
                 device=self.device,
                 faces=self.faces,
-                show=bar,
+                show=lambda at: bar.show(at.share, 1.0, _standing(at)),
             )
         document = done.document()
         write_text(self.out / "results.json", as_json(document))
@@ -138,38 +136,7 @@ class ReproducePlateau(_Reproduce):
     experiments: ClassVar[tuple[str, ...]] = ("plateau",)
 
 
-class _Bar:
-    """The parts done and the time left, on a terminal; elsewhere a line for each part, or nothing."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        console = Console(stderr=True)
-        self._lines = not quiet and not console.is_terminal
-        self._bar = Progress(
-            TextColumn("part {task.fields[number]}"),
-            BarColumn(),
-            TextColumn("{task.fields[part]}"),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
-            console=console,
-            disable=quiet or not console.is_terminal,
-        )
-        self._task = self._bar.add_task("parts", total=1.0, number="", part="", left="")
-
-    def __enter__(self) -> _Bar:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def __call__(self, at: Standing) -> None:
-        """Show where the run stands."""
-        left = "" if at.seconds_left is None else f"about {_duration(at.seconds_left)} left"
-        number = f"{at.number}/{at.count}"
-        self._bar.update(self._task, completed=at.share, number=number, part=at.part, left=left)
-        if self._lines:
-            sys.stderr.write(f"part {number}: {at.part}{', ' + left if left else ''}\n")
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+def _standing(at: Standing) -> str:
+    """The part that begins, and the time left."""
+    left = "" if at.seconds_left is None else f", about {duration(at.seconds_left)} left"
+    return f"part {at.number}/{at.count}: {at.part}{left}"

@@ -49,10 +49,10 @@ class Serve:
                 "the repository"
             )
         self._check()
-        from genprior.app.house import House  # noqa: PLC0415 - slow to import
         from genprior.app.queue import Queue  # noqa: PLC0415
         from genprior.app.security.hosts import Hosts  # noqa: PLC0415
         from genprior.app.server import bound_socket, serve  # noqa: PLC0415
+        from genprior.app.state import ServerState  # noqa: PLC0415 - slow to import
 
         hosts = Hosts(given=self.host, allowed=self.allow_host)
         bound = bound_socket(self.host, self.port)
@@ -61,7 +61,7 @@ class Serve:
             self._warn()
         _share_cores(self.jobs)
         with suppress(KeyboardInterrupt):
-            serve(bound, House(Queue(self.jobs), self.time_limit, self.upload_limit, hosts), self._announce)
+            serve(bound, ServerState(Queue(self.jobs), self.time_limit, self.upload_limit, hosts), self._announce)
         sys.stderr.write("stopped\n")
 
     def _check(self) -> None:

@@ -1,4 +1,4 @@
-"""How commands speak: errors, JSON, a line that says what is going on."""
+"""What commands print: errors, tables, JSON."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -122,14 +121,3 @@ def _plain(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_plain(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-@contextmanager
-def status(visible: bool) -> Iterator[Callable[[str], None]]:
-    """A line that says what is going on, on a terminal only."""
-    console = Console(stderr=True)
-    if not visible or not console.is_terminal:
-        yield lambda _: None
-        return
-    with console.status("starting") as status:
-        yield status.update

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -15,9 +16,9 @@ from rich.text import Text
 
 from genprior import _validate
 from genprior._files import make_folder
-from genprior.cli.bar import Bar
+from genprior._progress import Bar
 from genprior.cli.machine import Machine
-from genprior.cli.speech import Output, print_json, status, typed_command
+from genprior.cli.speech import Output, print_json, typed_command
 from genprior.generators import Generator
 from genprior.models.bundled import load_generator
 from genprior.models.saved import add_facts
@@ -67,13 +68,13 @@ class Training(Machine):
 
     def image_files(self, path: Path, devices: Devices, *, side: int, channels: int, limit: int | None) -> Pictures:
         """Read a folder, tar or zip of images; say how far it is and what was skipped."""
-        with status(not (self.json or devices.rank)) as announce:
+        with Bar("reading images", None, visible=False if self.json or devices.rank else None) as bar:
             found = data.image_files(
                 path,
                 side=side,
                 channels=channels,
                 limit=limit,
-                on_read=lambda count: announce(f"reading pictures: {count}"),
+                on_read=lambda count: bar.show(count, None, str(count)),
             )
         if found.skipped and not devices.rank:
             message = f"{len(found.skipped)} files could not be read and were skipped, first {found.skipped[0]}"
@@ -86,7 +87,8 @@ class Training(Machine):
         """Train, save, then measure, so that no figure stands between hours of training and their weights."""
         schedule = Schedule(self.checkpoint_seconds, self.checkpoint_steps, self.sheet_steps)
         told = {"command": typed_command(), "seed": self.seed, "training": asdict(task.settings)}
-        with Bar(task.steps, quiet=self.json or devices.rank > 0) as bar:
+        visible = False if self.json or devices.rank else None
+        with Bar("training", task.steps, visible=visible, every=60.0, counts=True, remaining=True) as bar:
             trained = train(
                 task,
                 self.out,
@@ -95,7 +97,7 @@ class Training(Machine):
                 schedule=schedule,
                 start=start,
                 told=told,
-                show=bar,
+                show=lambda step, losses: bar.show(step, task.steps, _losses(losses)),
             )
         if devices.rank:
             return
@@ -104,8 +106,7 @@ class Training(Machine):
         draw_losses(trained.columns, trained.curve, self.out / "curve.png")
         files = task.finish(self.out, facts)
         if measure is not None:
-            with status(not self.json) as announce:
-                announce("measuring the quality of the generator")
+            with Bar("measuring the quality of the generator", None, visible=False if self.json else None):
                 facts["quality"] = measure(load_generator(files[0], device=devices.device))
             add_facts(files[0], {"quality": facts["quality"]})
         self._tell(files + [write_card(path) for path in files], facts)
@@ -150,3 +151,7 @@ def _check_writable(folder: Path) -> None:
     probe = folder / f".writable-{os.getpid()}"
     probe.write_bytes(b"")
     probe.unlink(missing_ok=True)
+
+
+def _losses(losses: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in losses.items() if not math.isnan(value))

@@ -111,7 +111,7 @@ _TORCH_NAMES = {
 def open_arrays(path: Path, keys: Sequence[str] | None = None) -> Iterator[list[Array]]:
     """The arrays in a file, in the order of their keys; or only those with the given keys, in the order given.
 
-    What else lies there is not looked at then, so it does not matter whether it could be read. The file is closed at the
+    Other arrays are not read then, so it does not matter whether they could be. The file is closed at the
     end, and opened again when an array is read later.
     """
     kind = _KINDS[path.suffix.lower()]

@@ -103,7 +103,7 @@ def check_archive(file: IO[bytes], name: Path) -> None:
 
 
 def readable(size: int) -> str:
-    """Bytes for people."""
+    """Bytes in a unit that is easy to read."""
     for unit in ("bytes", "kB", "MB"):
         if size < 1000:
             return f"{size:.3g} {unit}" if unit != "bytes" else f"{size} bytes"

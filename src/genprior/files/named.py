@@ -1,4 +1,4 @@
-"""Which files a person means: files, folders, and single arrays of a file, ``arrays.npz:key``."""
+"""Which files the user means: files, folders, and single arrays of a file, ``arrays.npz:key``."""
 
 from __future__ import annotations
 

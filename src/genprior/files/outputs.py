@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import json
+import math
 import os
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -24,8 +24,6 @@ from genprior.files.stream import Items, Part
 
 Shape = tuple[int, ...]
 _ROWS = 256
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""No room on the disk; what else may go wrong is that the file system cannot reserve any."""
 
 
 @dataclass(frozen=True)
@@ -211,19 +209,10 @@ def _groups(items: Items) -> list[_Group]:
 
 
 def _blank(path: Path, shape: Shape) -> None:
-    np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape).flush()
-    if hasattr(os, "posix_fallocate"):
-        _reserve(path)
-
-
-def _reserve(path: Path) -> None:
-    """Take the room now: on a full disk this is an error, later the process would be killed at a write to the mapped file."""
-    try:
-        with path.open("r+b") as file:
-            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
-    except OSError as problem:
-        if problem.errno in _FULL:
-            raise
+    """An array of zeros that takes no room yet: on a full disk the write of the first row that does not fit fails."""
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        file.truncate(file.tell() + 4 * math.prod(shape))
 
 
 def _is_sound(path: Path, shape: Shape) -> bool:

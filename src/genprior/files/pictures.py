@@ -59,7 +59,7 @@ class Wanted:
     """What a picture has to become: channels (1 grey, 3 colour) and size; ``resize`` allows to cut and scale to it.
 
     With ``on_white``, transparent parts become white instead of being refused. ``whole`` is the size of undamaged pictures
-    where measurements are wanted: whoever gives those instead is told.
+    where measurements are wanted, for an error that says so.
     """
 
     channels: int
@@ -101,7 +101,7 @@ def flatten(image: Image.Image, channels: int, name: str, *, on_white: bool) -> 
 
 
 def check_file(path: Path, wanted: Wanted) -> bool:
-    """Look at the head of a file only; raise if it will be refused. Whether it has 16 bits."""
+    """Read the head of a file only; raise if it will be refused. Whether it has 16 bits."""
     with quiet(), reading(path, "a picture"), opened(path, str(path)) as image:
         check(image, wanted, str(path))
         return _is_deep(image)
@@ -116,7 +116,7 @@ def check(image: Image.Image, wanted: Wanted, name: str) -> None:
 
 
 def check_depth(image: Image.Image, name: str) -> None:
-    """Raise where pixels have 32 bits: nobody knows which of their values is white."""
+    """Raise where pixels have 32 bits: which of their values is white is not known."""
     if image.mode in _TOO_DEEP and not _is_deep(image):
         raise Unreadable(f"{name} has 32 bits for each pixel (mode {image.mode}): save it as .npy, values in [0, 1]")
 

@@ -54,7 +54,7 @@ class Part:
 
     @property
     def label(self) -> str:
-        """Its name for people."""
+        """Its name in messages."""
         key = f"/{self.array.key}" if self.array is not None and self.array.key else ""
         return printable(self.output + key)
 
@@ -188,7 +188,7 @@ def open_items(
 ) -> Items:
     """The items of files and folders, in the order given, folders by name.
 
-    Only heads of files are looked at. Files that cannot be used are refused here, before any work; with ``skip`` they stay
+    Only heads of files are read. Files that cannot be used are refused here, before any work; with ``skip`` they stay
     in the list and say so when they are read. ``arrays.npz:key`` means one array of a file. What lies in the folder
     ``without`` is passed over: results may go into a folder inside the inputs.
     """

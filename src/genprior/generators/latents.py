@@ -13,9 +13,7 @@ from genprior import _batch, _validate
 
 _BISECTIONS = 60
 _TOO_SMALL = 1e-200
-"""Probabilities below this are near the end of float64: their parts would be zero."""
-_NEWTON_STEPS = 20
-_SERIES_END = 1e-17
+"""Probabilities below this are near the end of float64: fractions of them would be zero."""
 
 
 class LatentDistribution(ABC):
@@ -71,8 +69,8 @@ class Normal(LatentDistribution):
 class TruncatedNormal(LatentDistribution):
     """``N(0, scale^2 I)`` conditioned on the ball ``|z| <= radius``: the compact domain that the theory asks for.
 
-    The direction is uniform; the length follows the chi distribution cut at ``radius`` and is drawn by inverting its
-    distribution function, so the cost does not grow when the ball is small.
+    The direction is uniform; the length follows the chi distribution cut at ``radius``. The cost does not grow
+    when the ball is small.
     """
 
     radius: float
@@ -87,8 +85,7 @@ class TruncatedNormal(LatentDistribution):
         size = math.prod(shape)
         direction = torch.randn(count, size, generator=random, dtype=torch.float64, device="cpu")
         direction /= torch.linalg.vector_norm(direction, dim=1, keepdim=True)
-        level = torch.rand(count, generator=random, dtype=torch.float64, device="cpu")
-        length = self.scale * _truncated_chi(level, size, self.radius / self.scale)
+        length = self.scale * _lengths(count, size, self.radius / self.scale, random)
         return (direction * length[:, None]).reshape(count, *shape)
 
     @property
@@ -142,12 +139,19 @@ def _farthest(z: Tensor) -> float:
     return math.sqrt(z[0].numel()) + 5
 
 
-def _truncated_chi(level: Tensor, size: int, cut: float) -> Tensor:
-    """Solve ``P(size/2, r^2/2) = level * P(size/2, cut^2/2)`` for r by bisection on [0, cut]."""
-    half = torch.full_like(level, size / 2)
-    whole = float(torch.special.gammainc(level.new_tensor(size / 2), level.new_tensor(cut**2 / 2)))
+def _lengths(count: int, size: int, cut: float, random: torch.Generator) -> Tensor:
+    """Lengths of standard normal latents in the ball ``|z| <= cut``."""
+    half, most = torch.tensor([size / 2, cut**2 / 2], dtype=torch.float64)
+    whole = float(torch.special.gammainc(half, most))
     if whole < _TOO_SMALL:
-        return _steep_chi(level, size, cut)
+        return _lengths_in_rare_ball(count, size, cut, random)
+    level = torch.rand(count, generator=random, dtype=torch.float64, device="cpu")
+    return _truncated_chi(level, size, cut, whole)
+
+
+def _truncated_chi(level: Tensor, size: int, cut: float, whole: float) -> Tensor:
+    """Solve ``P(size/2, r^2/2) = level * whole`` for r by bisection, where ``whole`` is ``P(size/2, cut^2/2)``."""
+    half = torch.full_like(level, size / 2)
     target = level * whole
     low, high = torch.zeros_like(level), torch.full_like(level, cut)
     for _ in range(_BISECTIONS):
@@ -157,30 +161,17 @@ def _truncated_chi(level: Tensor, size: int, cut: float) -> Tensor:
     return (low + high) / 2
 
 
-def _steep_chi(level: Tensor, size: int, cut: float) -> Tensor:
-    """The same for a ball that the normal distribution hardly ever meets, on logarithms: Newton in ``x = log(r^2 / cut^2)``.
+def _lengths_in_rare_ball(count: int, size: int, cut: float, random: torch.Generator) -> Tensor:
+    """The same for a ball that a normal draw hardly ever meets, by rejection.
 
-    With a = size/2: ``log P(a, t) = a log t - t + log S(t) + const``, where ``S(t) = sum_n t^n / ((a+1) ... (a+n))`` and
-    ``d log P / d log t = a / S``. That falls in t, so log P is concave in x, and Newton's steps rise to the solution from
-    the second on.
+    With a = size/2 and T = cut^2/2, which is far below a, ``x = log(cut^2 / r^2)`` has the density
+    ``exp(-a x - T e^{-x})`` on ``x >= 0`` up to a factor. It lies below ``exp(-(a - T) x - T)``: exponential draws are kept
+    with the probability ``exp(-T (x - 1 + e^{-x}))``, which is nearly 1.
     """
-    half, most = size / 2, cut**2 / 2
-    wanted = level.clamp_min(torch.finfo(level.dtype).tiny).log()
-    x = torch.zeros_like(level)
-    edge = _gamma_series(half, torch.full_like(level, most))
-    for _ in range(_NEWTON_STEPS):
-        series = _gamma_series(half, most * x.exp())
-        found = half * x - most * torch.expm1(x) + (series / edge).log()
-        x = (x - (found - wanted) * series / half).clamp_max(0.0)
-    return cut * (x / 2).exp()
-
-
-def _gamma_series(half: float, t: Tensor) -> Tensor:
-    """``S(t)`` above. Where P is tiny, t is far below a and the parts fall quickly."""
-    part = total = torch.ones_like(t)
-    count = 0
-    while float(part.max()) > _SERIES_END * float(total.min()):
-        count += 1
-        part = part * t / (half + count)
-        total = total + part
-    return total
+    most = cut**2 / 2
+    x = torch.empty(0, dtype=torch.float64)
+    while len(x) < count:
+        level, chance = torch.rand(2, count, generator=random, dtype=torch.float64, device="cpu")
+        drawn = -torch.log1p(-level) / (size / 2 - most)
+        x = torch.cat([x, drawn[chance < (-most * (drawn + torch.expm1(-drawn))).exp()]])
+    return cut * (-x[:count] / 2).exp()

@@ -24,7 +24,7 @@ from genprior.jobs.records import Collected, Solved
 from genprior.jobs.results import write_result
 from genprior.jobs.resume import SIGNALS, plan_of, refuse_losses
 from genprior.jobs.settings import Recovery, solver_named
-from genprior.loop.progress import fraction_done
+from genprior.loop.progress import share_done
 from genprior.loop.solve import Hopeless, solve
 from genprior.loop.starts import starts
 from genprior.models.foreign import source_digest
@@ -201,10 +201,9 @@ class _Looker:
         if now - self._last < _LOOKS:
             return
         self._last = now
-        running = len(view.rows) / (len(self._numbers) * view.per_item)
-        inside = min(1.0, max(fraction_done(self._rule, view), 1 - running))
-        note = f"step {view.step}, median objective {view.best_objective.median().item():.3g}"
-        self._told(self._numbers[0] + inside * len(self._numbers), self._total, note)
+        count = len(self._numbers)
+        done = self._numbers[0] + count * share_done(self._rule, view, count)
+        self._told(done, self._total, f"step {view.step}, median objective {view.best_objective.median().item():.3g}")
 
 
 def _expected(job: Recovery, generator: Generator, operator: Operator) -> Expected:

@@ -1,51 +1,24 @@
-"""The progress bar, shown only on a terminal."""
+"""How far a run is, and the bar that shows it."""
 
 from __future__ import annotations
 
-import sys
 import time
-from types import TracebackType
 
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-
+from genprior._progress import Bar
 from genprior.stopping import FirstOf, MaxSteps, Seconds, StopRule, View
 
 _INTERVAL = 0.1
+"""Seconds between two looks at a run."""
 
 
-class ProgressBar:
-    """Shows how far a run is, at most ten times a second. Silent unless ``visible``."""
+class ProgressBar(Bar):
+    """Shows how far a run is, at most ten times a second."""
 
     def __init__(self, visible: bool | None, items: int) -> None:
-        self._visible = sys.stderr.isatty() if visible is None else visible
+        super().__init__("solving", visible=visible)
         self._items = items
         self._finished = 0
-        self._last = 0.0
-        self._bar: Progress | None = None
-        self._task: TaskID | None = None
-
-    def __enter__(self) -> ProgressBar:
-        if self._visible:
-            from rich.console import Console  # noqa: PLC0415 - only where something is drawn
-
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.fields[note]}"),
-                TimeElapsedColumn(),
-            )
-            console = Console(stderr=True)
-            # Into a file or a pipe rich draws once, at the end, and only what is not transient.
-            self._bar = Progress(*columns, console=console, transient=console.is_terminal)
-            self._bar.start()
-            self._task = self._bar.add_task("solving", total=1.0, note="")
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._looked = 0.0
 
     def chunk_done(self, items: int) -> None:
         """Note that a chunk of items is finished."""
@@ -53,19 +26,20 @@ class ProgressBar:
 
     def due(self) -> bool:
         """Whether it is time to draw again."""
-        return self._bar is not None and time.monotonic() - self._last >= _INTERVAL
+        return self.drawn and time.monotonic() - self._looked >= _INTERVAL
 
     def update(self, view: View, stop: StopRule, chunk: int) -> None:
         """Draw the state of the running chunk."""
-        if self._bar is None or self._task is None:
-            return
-        self._last = time.monotonic()
-        running = len(view.rows) / (chunk * view.per_item)
-        inside = max(fraction_done(stop, view), 1 - running)
-        done = (self._finished + chunk * min(1.0, inside)) / self._items
+        self._looked = time.monotonic()
+        done = (self._finished + chunk * share_done(stop, view, chunk)) / self._items
         median = view.best_objective.median().item()
-        note = f"step {view.step}, {len(view.rows)} running, median objective {median:.3g}"
-        self._bar.update(self._task, completed=done, note=note)
+        self.show(done, 1.0, f"step {view.step}, {len(view.rows)} running, median objective {median:.3g}")
+
+
+def share_done(stop: StopRule, view: View, items: int) -> float:
+    """How much of the work on so many items is done, at most 1: by the budget used, or the items that have ended."""
+    running = len(view.rows) / (items * view.per_item)
+    return min(1.0, max(fraction_done(stop, view), 1 - running))
 
 
 def fraction_done(stop: StopRule, view: View) -> float:

@@ -1,4 +1,4 @@
-"""Small wrappers that bring a stranger's network to our contract: one argument, values in [0, 1]."""
+"""Small wrappers that bring a third-party network to our contract: one argument, values in [0, 1]."""
 
 from __future__ import annotations
 
@@ -7,21 +7,16 @@ from torch import Tensor, nn
 
 
 class Labelled(nn.Module):
-    """A conditional network ``module(z, label)`` with the class fixed: a whole number per item, ``(B,)``.
+    """A conditional network ``module(z, label)`` with the class fixed: a whole number per item, ``(B,)``."""
 
-    With ``classes`` given it is one-hot instead, ``(B, classes)``.
-    """
-
-    def __init__(self, module: nn.Module, label: int, classes: int | None = None) -> None:
+    def __init__(self, module: nn.Module, label: int) -> None:
         super().__init__()
         self.module = module
-        self.label, self.classes = label, classes
+        self.label = label
 
     def forward(self, z: Tensor) -> Tensor:
         """``module(z, label)``."""
         label = torch.full((len(z),), self.label, dtype=torch.int64, device=z.device)
-        if self.classes is not None:
-            label = nn.functional.one_hot(label, self.classes).to(z.dtype)
         signal: Tensor = self.module(z, label)
         return signal
 

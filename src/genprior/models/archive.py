@@ -1,4 +1,4 @@
-"""Archives of torch (``torch.save``, TorchScript, ``torch.export``), looked at before torch reads them."""
+"""Archives of torch (``torch.save``, TorchScript), checked before torch reads them."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _COSTLY = (
 """What torch allows in files, and makes gigabytes of a few bytes. No weights need it."""
 
 
-def check_saved(source: Path | bytes, path: Path) -> None:
+def check_saved(path: Path) -> None:
     """Refuse a file that becomes much more than it is when torch reads it; what is damaged is left to torch."""
-    with source.open("rb") if isinstance(source, Path) else io.BytesIO(source) as file:
+    with path.open("rb") as file:
         zipped = file.read(len(_SAVED)) == _SAVED
         if zipped:
             check_records(file, path)

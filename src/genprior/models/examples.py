@@ -61,7 +61,7 @@ class SoftDiscs(nn.Module):
 
 
 def soft_discs(discs: int = 2, side: int = 32, *, device: torch.device | str = "cpu") -> Generator:
-    """The generator of :class:`SoftDiscs`: no training, a picture a person recognises, a smooth derivative."""
+    """The generator of :class:`SoftDiscs`: no training, an image that is easy to recognise, a smooth derivative."""
     return Generator(SoftDiscs(discs, side).to(device), (4 * discs,), (1, side, side), signal_range=(0.0, 1.0))
 
 

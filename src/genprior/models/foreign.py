@@ -1,4 +1,4 @@
-"""Bring your own generator: a bundled name, a file of ``genprior train``, Python code, TorchScript, torch.export."""
+"""Bring your own generator: a bundled name, a file of ``genprior train``, Python code, TorchScript."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from genprior.generators.alias import frozen_alias
 from genprior.generators.contract import Generator
 from genprior.generators.latents import LatentDistribution
 from genprior.models.bundled import find, load_generator
-from genprior.models.exported import exported_latent
-from genprior.models.labels import ways
+from genprior.models.labels import label_hint, of_latent
 from genprior.models.modules import SCRIPT_ENDINGS, build_from_python, is_python, load_program, source_file
 from genprior.models.ranges import Bounds, Range, with_range
 from genprior.models.shapes import find_latent_shape, run_on
@@ -27,7 +26,7 @@ from genprior.models.weights import load_weights
 
 @dataclass(frozen=True)
 class Opened:
-    """A generator, and in words what was found out about it on the way."""
+    """A generator, and notes on what was inferred about it."""
 
     generator: Generator
     notes: tuple[str, ...] = ()
@@ -43,25 +42,24 @@ def open_generator(
     label: int | None = None,
     device: torch.device | str = "cpu",
 ) -> Generator:
-    """A generator from whatever a person has; one of pictures has values in [0, 1].
+    """A generator from what the user has; one of images has values in [0, 1].
 
     Parameters
     ----------
     spec
         ``"mnist"`` or another bundled name; a ``.safetensors`` file that ``genprior train`` wrote; ``my_model.py:build``,
-        a function without arguments that returns a ``torch.nn.Module`` or a :class:`genprior.Generator`; a TorchScript or
-        ``torch.export`` file.
+        a function without arguments that returns a ``torch.nn.Module`` or a :class:`genprior.Generator`; a TorchScript file.
     weights
         for a function: ``.safetensors``, or ``.pt`` with a state dictionary, ``checkpoint.pt:g_ema`` for one of several.
         Files with pickled code are refused.
     latent_shape, signal_shape
-        of one item; found out by looking at the module where they are not given.
+        of one item; where they are not given they are inferred from the module.
     signal_range
         bounds of the values that the module gives, which are mapped to [0, 1]; ``"keep"`` leaves them as they are. By
-        default a module that makes pictures, of 1 or 3 channels, is looked at: values in [-1, 1], those of a tanh, are
+        default samples of a module that makes images, of 1 or 3 channels, decide: values in [-1, 1], those of a tanh, are
         recognised and mapped, values in no usual range are left. Signals of other shapes are left as they are.
     label
-        the class, for a conditional module ``module(z, label)``: a whole number for each item, or one-hot.
+        the class, for a conditional module ``module(z, label)``, which gets a whole number for each item.
     device
         where it works.
 
@@ -129,7 +127,7 @@ def open_with_notes(
 def source_digest(spec: str | Path, weights: str | Path | None = None, generator: Generator | None = None) -> str:
     """A digest of what a generator comes from: code, program, weights; and of the numbers in it, where it is given.
 
-    Code that the named file imports is not looked at.
+    Code that the named file imports does not count.
     """
     digest = hashlib.sha256()
     for path in (_origin(spec), None if weights is None else split_key(Path(weights))[0]):
@@ -149,15 +147,12 @@ def _origin(spec: str | Path) -> Path | None:
     return Path(text) if Path(text).suffix.lower() in SCRIPT_ENDINGS else find(spec, "generator")
 
 
-_ASSUMED = "latents taken as normal: for others let the function return a gp.Generator with its law"
-
-_Running = tuple[nn.Module, tuple[int, ...], Tensor, list[str]]
-"""A module of the latent only, the latent shape, two signals, notes."""
+_ASSUMED = "latents taken as normal: for others let the function return a gp.Generator with its latent distribution"
 
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What a person said about their module; the rest is found out."""
+    """What the user said about the module; the rest is inferred."""
 
     latent_shape: tuple[int, ...] | None = None
     signal_shape: tuple[int, ...] | None = None
@@ -168,8 +163,8 @@ class _Wanted:
     def adapt(self, built: object, device: torch.device | str) -> Opened:
         """The module as a generator."""
         if isinstance(built, Generator):
-            told = replace(self, latent_shape=built.latent_shape, signal_shape=built.signal_shape)
-            return told._generator(built.module, device, built.latent, (built.signal_range,))
+            declared = replace(self, latent_shape=built.latent_shape, signal_shape=built.signal_shape)
+            return declared._generator(built.module, device, built.latent, (built.signal_range,))
         if not isinstance(built, nn.Module):
             raise ValueError(f"the function returned {type(built).__name__}, expected a torch.nn.Module")
         return self._generator(built, device, None)
@@ -178,53 +173,31 @@ class _Wanted:
         self,
         original: nn.Module,
         device: torch.device | str,
-        law: LatentDistribution | None,
+        latent: LatentDistribution | None,
         known: tuple[Bounds | None] | None = None,
     ) -> Opened:
         original = original.to(device)
-        module, latent_shape, signals, notes = self._running(original)
+        module, note = of_latent(original, self.label)
+        module, notes = frozen_alias(module), [note] if note else []
+        latent_shape, signals = self._shapes(module, original, notes)
         shape = self.signal_shape or tuple(signals.shape[1:])
         module, bounds, note = with_range(module, (latent_shape, shape), self.signal_range, known, self.seconds)
-        notes += [] if law is not None else [_ASSUMED]
+        notes += [] if latent is not None else [_ASSUMED]
         notes.append(note)
-        return Opened(Generator(module, latent_shape, shape, latent=law, signal_range=bounds), tuple(notes))
-
-    def _running(self, original: nn.Module) -> _Running:
-        """The module as one of the latent only, in the first way in which it runs."""
-        found = self._tried(original)
-        if not isinstance(found, ValueError):
-            return found
-        with_zero = replace(self, label=0)._tried(original) if self.label else found
-        if isinstance(with_zero, ValueError):
-            raise found
-        why = run_on(next(ways(original, self.label, None))[0], with_zero[1])
-        raise ValueError(f"the module takes the class label 0, but not {self.label} ({why}): is it out of range?")
-
-    def _tried(self, original: nn.Module) -> _Running | ValueError:
-        problem = None
-        for way, note in ways(original, self.label, self.latent_shape):
-            module, notes = frozen_alias(way), [note] if note else []
-            try:
-                return module, *self._shapes(module, original, notes), notes
-            except ValueError as raised:
-                problem = problem or raised
-        assert problem is not None, "there is at least one way"
-        return problem
+        return Opened(Generator(module, latent_shape, shape, latent=latent, signal_range=bounds), tuple(notes))
 
     def _shapes(self, module: nn.Module, original: nn.Module, notes: list[str]) -> tuple[tuple[int, ...], Tensor]:
-        exported = exported_latent(original)
-        if exported is not None and exported[0] is not None:
-            raise ValueError(
-                f"the program was exported for batches of exactly {exported[0]}: export it with a free batch axis, "
-                "torch.export.export(module, (z,), dynamic_shapes=({0: torch.export.Dim('batch')},))"
-            )
+        """The latent shape, and signals for two latents; the two shapes that were given are checked."""
+        hint = "" if self.label is None else f"; {label_hint(self.label)}"
         if self.latent_shape is None:
-            latent_shape, signals, reason = find_latent_shape(module, original)
+            latent_shape, signals, reason = find_latent_shape(module, original, hint)
             notes.append(f"latent shape {latent_shape}, from {reason}")
         else:
             latent_shape, found = self.latent_shape, run_on(module, self.latent_shape)
             if isinstance(found, str):
-                raise ValueError(f"the module does not run on latents of shape {latent_shape} ({found}): wrong shape?")
+                raise ValueError(
+                    f"the module does not run on latents of shape {latent_shape} ({found}): wrong shape?{hint}"
+                )
             signals = found
         if self.signal_shape is not None and self.signal_shape != tuple(signals.shape[1:]):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Bring your own classifier: a bundled name, a file of ``genprior train``, Python code, TorchScript, torch.export."""
+"""Bring your own classifier: a bundled name, a file of ``genprior train``, Python code, TorchScript."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ def open_classifier(
     ----------
     spec
         ``"mnist"`` or another bundled name; a ``.safetensors`` file that ``genprior train classifier`` wrote;
-        ``my_model.py:build``, a function without arguments that returns a ``torch.nn.Module``; a TorchScript or
-        ``torch.export`` file.
+        ``my_model.py:build``, a function without arguments that returns a ``torch.nn.Module``; a TorchScript file.
     weights
         for a function: ``.safetensors``, or ``.pt`` with a state dictionary. Files with pickled code are refused.
     signal_shape

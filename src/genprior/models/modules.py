@@ -1,18 +1,16 @@
-"""A person's own network from a file: Python code they wrote, TorchScript, or a torch.export program."""
+"""A user's own network from a file: Python code or TorchScript."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import inspect
-import logging
 import sys
 import traceback
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,9 +21,8 @@ from torch import nn
 from genprior.files.guard import Unreadable
 from genprior.generators.contract import Generator
 from genprior.models.archive import check_records
-from genprior.models.beside import beside
-from genprior.models.exported import load_exported
 from genprior.models.scripted import check_script
+from genprior.models.sys_path import on_sys_path
 from genprior.models.weights import refuse_pickled_code
 
 SCRIPT_ENDINGS = (".pt", ".pth", ".ts", ".jit", ".pt2")
@@ -43,7 +40,7 @@ def build_from_python(spec: str) -> Any:
     A name that stands for a module itself gives that module.
     """
     place = spec.rpartition(":")[0]
-    with beside(_folder(place)):
+    with on_sys_path(_folder(place)):
         return _built(_import(place, spec), spec)
 
 
@@ -52,20 +49,20 @@ def source_file(spec: str) -> Path | None:
     place = spec.rpartition(":")[0]
     if place.endswith(".py"):
         return Path(place)
-    with beside(_folder(place)):
+    with on_sys_path(_folder(place)):
         origin = getattr(_import(place, spec), "__file__", None)
     return None if origin is None else Path(origin)
 
 
 def load_program(path: Path) -> nn.Module:
-    """Read a TorchScript or torch.export file; anything else is refused with the way out."""
+    """Read a TorchScript file; anything else is refused with what to do instead."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
-    kind = _program_kind(path)
+    _check_program(path)
     try:
-        with warnings.catch_warnings(), _silent("torch.export"):
-            warnings.simplefilter("ignore")  # torch speaks of its own plans: nothing that the person can act on
-            return _scripted(path) if kind == "script" else load_exported(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch announces its plans: nothing that the user can act on
+            return _scripted(path)
     except Unreadable:
         raise
     except Exception as problem:
@@ -73,37 +70,29 @@ def load_program(path: Path) -> nn.Module:
         raise ValueError(f"{path} cannot be read ({reason}): it is damaged, or made by a newer torch") from problem
 
 
-@contextmanager
-def _silent(name: str) -> Iterator[None]:
-    """Without what a logger has to say: the error says it in one line."""
-    logger = logging.getLogger(name)
-    before = logger.disabled
-    logger.disabled = True
-    try:
-        yield
-    finally:
-        logger.disabled = before
-
-
-def _program_kind(path: Path) -> str:
-    """``"script"`` or ``"export"``, by what is inside and not by the ending."""
+def _check_program(path: Path) -> None:
+    """Refuse what is no sound TorchScript file, by what is inside and not by the ending."""
     with path.open("rb") as file:
         if file.read(4) == b"PK\x03\x04":
             check_records(file, path)
     try:
         with zipfile.ZipFile(path) as archive:
             names, broken = archive.namelist(), archive.testzip()
-    except Exception as problem:  # zipfile has many kinds
+    except Exception as problem:  # zipfile raises many types
         raise ValueError(
-            f"{path} is neither a TorchScript nor a torch.export file ({problem}): for weights, give the Python function "
+            f"{path} is no TorchScript file ({problem}): for weights, give the Python function "
             "that builds the module as the generator, my_model.py:build, and the file as weights"
         ) from None
     if broken is not None:  # torch ends the whole process on some damaged files
         raise ValueError(f"{path} is damaged ({broken} does not fit its checksum): get the file again")
     if any(name.endswith("/archive_format") for name in names):
-        return "export"
+        raise Unreadable(
+            f"{path} is a torch.export file, which can run any code when torch opens it: refused. Where you trust it, open it "
+            f"yourself: write 'import torch', then 'def build(): return torch.export.load({str(path)!r}).module()' into "
+            "my_model.py, and give my_model.py:build"
+        )
     if any("/code/" in name for name in names) and any(name.endswith("/constants.pkl") for name in names):
-        return "script"
+        return
     refuse_pickled_code(path)
     raise ValueError(
         f"{path} holds weights only, no network: give the Python function that builds the module as the generator, "
@@ -161,7 +150,7 @@ def _folder(place: str) -> Path:
 
 
 def _guarded(call: Callable[[], Any], spec: str, what: str) -> Any:
-    """A person's code may raise anything: say what, and in which line of theirs."""
+    """User code may raise anything: say what, and in which line of it."""
     try:
         return call()
     except Exception as problem:
@@ -171,8 +160,8 @@ def _guarded(call: Callable[[], Any], spec: str, what: str) -> Any:
                 "my_model.py:build"
             ) from None
         last = traceback.extract_tb(problem.__traceback__)[-1]
-        told = isinstance(problem, SyntaxError) and problem.filename is not None  # it names the place itself
-        where = "" if told else f" ({Path(last.filename).name}, line {last.lineno})"
+        named = isinstance(problem, SyntaxError) and problem.filename is not None  # it names the place itself
+        where = "" if named else f" ({Path(last.filename).name}, line {last.lineno})"
         raise ValueError(f"{what} failed with {type(problem).__name__}: {problem}{where}") from problem
 
 

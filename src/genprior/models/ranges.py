@@ -1,4 +1,4 @@
-"""The values of a stranger's network: those of pictures are brought to [0, 1], others are left as they are."""
+"""The values of a third-party network: those of images are brought to [0, 1], others are left as they are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SAMPLES = 32
 _FINAL = {"Tanh": (-1.0, 1.0), "Sigmoid": (0.0, 1.0)}
 _UNIT = (0.0, 1.0)
 _FILLED, _OUTSIDE = 0.1, 0.25
-"""Samples of a generator should fill so much of a range that is told, and leave it by so much at most, in its widths."""
+"""Samples of a generator should fill so much of a given range, and leave it by so much at most, in its widths."""
 
 
 class _Seen(NamedTuple):
@@ -38,21 +38,21 @@ def makes_pictures(shape: tuple[int, ...]) -> bool:
 def with_range(
     module: nn.Module,
     shapes: tuple[tuple[int, ...], tuple[int, ...]],
-    told: Range | None,
+    wanted: Range | None,
     known: tuple[Bounds | None] | None,
     seconds: float | None = None,
 ) -> tuple[nn.Module, Bounds | None, str]:
     """The module with values as they are to be used, bounds of these where there are some, and a note.
 
-    ``shapes`` are those of the latent and of the signal. What a person told goes first; then ``known``, what they declared;
-    else the module is looked at, with ``seconds`` on fewer samples where they take longer.
+    ``shapes`` are those of the latent and of the signal. What the user wants goes first; then ``known``, the declared range;
+    else samples decide, fewer of them where they would take longer than ``seconds``.
     """
-    if told == "keep":
-        return module, None, "values left as they are, as was told"
-    if told is not None:
-        given = _checked(told)
-        return _mapped(module, given, f"as was told{_doubt(module, shapes[0], given, seconds)}")
-    bounds, why = (known[0], "as was declared") if known is not None else find_range(module, shapes[0], seconds)
+    if wanted == "keep":
+        return module, None, "values left as they are, as asked"
+    if wanted is not None:
+        given = _checked(wanted)
+        return _mapped(module, given, f"as given{_doubt(module, shapes[0], given, seconds)}")
+    bounds, why = (known[0], "as declared") if known is not None else find_range(module, shapes[0], seconds)
     if bounds is None:
         return module, None, f"values left as they are: {why}"
     if makes_pictures(shapes[1]) or bounds == _UNIT:
@@ -68,12 +68,12 @@ def find_range(
     """``(low, high)`` of the values, by the last layer or by samples, and how it was found; None: no usual range."""
     seen = _reach(module, latent_shape, seconds)
     if seen is None:
-        return None, "it could not be looked at"
+        return None, "no finite samples could be drawn"
     low, high, _ = seen
     for bounds in (_UNIT, (-1.0, 1.0)):
         if bounds[0] - 1e-5 <= low and high <= bounds[1] + 1e-5 and _last_layer(module, bounds) == bounds:
-            return bounds, _told(seen)
-    return None, f"{_told(seen)}, which is neither [0, 1] nor [-1, 1]"
+            return bounds, _described(seen)
+    return None, f"{_described(seen)}, which is neither [0, 1] nor [-1, 1]"
 
 
 def _doubt(module: nn.Module, latent_shape: tuple[int, ...], bounds: Bounds, seconds: float | None) -> str:
@@ -85,7 +85,7 @@ def _doubt(module: nn.Module, latent_shape: tuple[int, ...], bounds: Bounds, sec
     outside = max(bounds[0] - seen.low, seen.high - bounds[1]) / width
     if filled >= _FILLED and outside <= _OUTSIDE:
         return ""
-    return f", but {_told(seen)}: is --range right?"
+    return f", but {_described(seen)}: is --range right?"
 
 
 def _reach(module: nn.Module, latent_shape: tuple[int, ...], seconds: float | None) -> _Seen | None:
@@ -102,7 +102,7 @@ def _last_layer(module: nn.Module, otherwise: Bounds) -> Bounds:
     return _FINAL.get(getattr(last, "original_name", type(last).__name__), otherwise)
 
 
-def _told(seen: _Seen) -> str:
+def _described(seen: _Seen) -> str:
     return f"{seen.samples} samples lie in [{seen.low:.3g}, {seen.high:.3g}]"
 
 

@@ -1,26 +1,26 @@
-"""Finding out what a stranger's network takes and gives: latent shape and signal shape."""
+"""The latent shape and signal shape of a third-party network, inferred by trying."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
 from genprior.generators.alias import place_of
-from genprior.models.exported import exported_latent
 
 _WHOLE = ("latent_shape",)
 _SIZES = ("latent_dim", "latent_size", "latent", "z_dim", "dim_z", "nz", "zdim", "noise_dim", "latent_channels")
-_LOOKED_AT = 4
+_TRIED_WEIGHTS = 4
 """How many of the first weights are tried as the first layer: embeddings of labels may stand before it."""
 
 
-def find_latent_shape(runnable: nn.Module, original: nn.Module) -> tuple[tuple[int, ...], Tensor, str]:
+def find_latent_shape(runnable: nn.Module, original: nn.Module, hint: str = "") -> tuple[tuple[int, ...], Tensor, str]:
     """Latent shape, signals for two latents of that shape, and how it was found.
 
     Declared names and the first weights give candidates; the first one that ``runnable`` takes is it.
+    ``hint`` ends the error where none is.
     """
     tried, why = [], ""
     for shape, reason in _candidates(original):
@@ -32,7 +32,7 @@ def find_latent_shape(runnable: nn.Module, original: nn.Module) -> tuple[tuple[i
     found = f" (tried {', '.join(tried[:6])}{why})" if tried else ""
     raise ValueError(
         f"the latent shape of {type(original).__name__} could not be found out{found}: give latent_shape "
-        "(--latent-shape), for example --latent-shape 100 for vectors or --latent-shape 100 1 1 for maps"
+        f"(--latent-shape), for example --latent-shape 100 for vectors or --latent-shape 100 1 1 for maps{hint}"
     )
 
 
@@ -54,7 +54,7 @@ def run_on(
     if not isinstance(signals, Tensor):
         raise ValueError(
             f"the module runs on latents of shape {latent_shape}, but gives {type(signals).__name__}, expected one tensor: "
-            f"return the picture, for example {_picture_in(signals)}"
+            f"return the signal, for example {_signal_in(signals)}"
         )
     if signals.ndim < 2 or (len(signals) != count and seconds is None):
         return f"it gave shape {tuple(signals.shape)} for {count} latents"
@@ -71,7 +71,7 @@ def _in_time(module: nn.Module, z: Tensor, seconds: float) -> Tensor:
     return torch.cat(signals)
 
 
-def _picture_in(output: object) -> str:
+def _signal_in(output: object) -> str:
     """Where the first tensor of an output lies, as one would write it."""
     if isinstance(output, tuple | list):
         return f"out[{next((place for place, part in enumerate(output) if isinstance(part, Tensor)), 0)}]"
@@ -81,8 +81,8 @@ def _picture_in(output: object) -> str:
     return f"out.{next((name for name, part in parts.items() if isinstance(part, Tensor)), 'sample')}"
 
 
-def declared_latent(module: nn.Module) -> Iterator[tuple[tuple[int, ...], str]]:
-    """Latent shapes that attributes of the module speak of, and which."""
+def _declared(module: nn.Module) -> Iterator[tuple[tuple[int, ...], str]]:
+    """Latent shapes that attributes of the module name, and which."""
     for name in _WHOLE + _SIZES:
         value = getattr(module, name, None)
         if isinstance(value, tuple | list) and value and all(isinstance(n, int) for n in value):
@@ -102,17 +102,9 @@ def _candidates(module: nn.Module) -> Iterator[tuple[tuple[int, ...], str]]:
 
 
 def _suggested(module: nn.Module) -> Iterator[tuple[tuple[int, ...], str]]:
-    exported = exported_latent(module)
-    if exported is not None:
-        yield exported[1], "the shape it was exported with"
-        return
-    yield from declared_latent(module)
-    for weight_name, weight in first_weights(module):
+    yield from _declared(module)
+    weights = [(name, weight) for name, weight in module.named_parameters() if weight.ndim >= 2]
+    for weight_name, weight in weights[:_TRIED_WEIGHTS]:
         for size in dict.fromkeys((weight.shape[1], weight.shape[0])):
             for shape in ((int(size),), (int(size), 1, 1)):
                 yield shape, f"the weight {weight_name} of shape {tuple(weight.shape)}"
-
-
-def first_weights(module: nn.Module) -> Sequence[tuple[str, Tensor]]:
-    """The weights that may be those of the first layer."""
-    return [(name, weight) for name, weight in module.named_parameters() if weight.ndim >= 2][:_LOOKED_AT]

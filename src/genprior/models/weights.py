@@ -1,8 +1,7 @@
-"""Weights of a person's own module: safetensors, or what ``torch.save(module.state_dict())`` wrote. No pickled code."""
+"""Weights of a user's own module: safetensors, or what ``torch.save(module.state_dict())`` wrote. No pickled code."""
 
 from __future__ import annotations
 
-import io
 import pickle
 import warnings
 from collections.abc import Iterable
@@ -74,13 +73,13 @@ def _check_start(path: Path) -> None:
         )
 
 
-def refuse_pickled_code(path: Path, content: bytes | None = None) -> Any:
+def refuse_pickled_code(path: Path) -> Any:
     """Read what torch.save wrote if it is plain data; a file with pickled code is refused, explained."""
-    check_saved(path if content is None else content, path)
+    check_saved(path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return torch.load(path if content is None else io.BytesIO(content), map_location="cpu", weights_only=True)
+            return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as problem:
         unsafe = "WeightsUnpickler" in str(problem) or "Unsupported" in str(problem) or "GLOBAL" in str(problem)
         if not unsafe:

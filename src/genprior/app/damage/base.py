@@ -20,9 +20,9 @@ class Damaged:
     measured: Tensor
     """The measurements, or the changed picture."""
     seen: Tensor
-    """What a person can see of them: one picture in [0, 1]."""
+    """What can be shown of them: one image in [0, 1]."""
     note: str = ""
-    """A remark for the person."""
+    """A remark for the visitor."""
     judge: Callable[[Tensor], str] | None = None
     """What to say about a recovered picture beside its error."""
 

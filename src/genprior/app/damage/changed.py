@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from genprior.app import stock
+from genprior.app import registry
 from genprior.app.damage.base import Damage, Damaged
 from genprior.defence.attacks import ProjectedGradientAttack, predictions
 from genprior.generators import Generator
@@ -113,7 +113,7 @@ class Attacked(Changed):
 
     def change(self, truth: Tensor) -> Tensor:
         """Attack the classifier's own reading of the picture."""
-        classifier = stock.classifier()
+        classifier = registry.classifier()
         return self._attack(classifier, truth, predictions(classifier, truth), seed=self.seed)
 
     @property
@@ -141,4 +141,4 @@ class Attacked(Changed):
 
 
 def _read(picture: Tensor) -> int:
-    return int(predictions(stock.classifier(), picture)[0])
+    return int(predictions(registry.classifier(), picture)[0])

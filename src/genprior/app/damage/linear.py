@@ -15,8 +15,8 @@ from genprior.app.damage.base import Damage, Damaged
 from genprior.generators import Generator
 from genprior.jobs.posed import simulate
 from genprior.losses import LeastSquares
-from genprior.operators import Blur, Downsample, Gaussian, Identity, Mask, Operator, SubsampledHadamard
-from genprior.operators.parse import describe
+from genprior.operators import Mask, Operator
+from genprior.operators.parse import describe, parse_operator
 from genprior.problem import Problem
 from genprior.report.sheets import stretched
 
@@ -36,9 +36,9 @@ class Linear(Damage):
         _validate.number("noise", self.noise, least=0)
         _validate.whole("seed", self.seed, 0)
 
-    @abstractmethod
     def operator(self, shape: tuple[int, ...]) -> Operator:
-        """``A`` for signals of this shape."""
+        """``A`` for signals of this shape: what the command makes of its words."""
+        return parse_operator(self.operator_words(shape), shape)
 
     @abstractmethod
     def operator_code(self, shape: tuple[int, ...]) -> str:
@@ -48,9 +48,9 @@ class Linear(Damage):
     def operator_words(self, shape: tuple[int, ...]) -> str:
         """``A`` on the command line."""
 
-    @abstractmethod
     def seen(self, y: Tensor, operator: Operator) -> Tensor:
-        """What a person can see of the measurements."""
+        """What can be shown of the measurements."""
+        return y
 
     def apply(self, truth: Tensor, generator: Generator) -> Damaged:
         """Measure, add noise."""
@@ -81,12 +81,8 @@ class Measurements(Linear):
     m: int = 392
 
     def _structured(self, shape: tuple[int, ...]) -> bool:
-        return self.m * math.prod(shape) > LARGEST_DENSE
-
-    def operator(self, shape: tuple[int, ...]) -> Operator:
         """Gaussian where the matrix is small, rows of a randomised Hadamard matrix where it is not."""
-        kind = SubsampledHadamard if self._structured(shape) else Gaussian
-        return kind(self.m, shape, seed=self.seed)
+        return self.m * math.prod(shape) > LARGEST_DENSE
 
     def operator_code(self, shape: tuple[int, ...]) -> str:
         """``A`` in Python."""
@@ -154,10 +150,6 @@ class Blurred(Linear):
 
     sigma: float = 2.0
 
-    def operator(self, shape: tuple[int, ...]) -> Operator:
-        """The blur."""
-        return Blur(self.sigma, shape)
-
     def operator_code(self, shape: tuple[int, ...]) -> str:
         """``A`` in Python."""
         return f"gp.operators.Blur({self.sigma!r}, G.signal_shape)"
@@ -165,10 +157,6 @@ class Blurred(Linear):
     def operator_words(self, shape: tuple[int, ...]) -> str:
         """``A`` on the command line."""
         return describe("blur", sigma=self.sigma)
-
-    def seen(self, y: Tensor, operator: Operator) -> Tensor:
-        """The blurred picture."""
-        return y
 
     def words(self, shape: tuple[int, ...]) -> str:
         """How wide."""
@@ -180,10 +168,6 @@ class Smaller(Linear):
     """Means over blocks: a picture of fewer pixels."""
 
     factor: int = 4
-
-    def operator(self, shape: tuple[int, ...]) -> Operator:
-        """The means."""
-        return Downsample(self.factor, shape)
 
     def operator_code(self, shape: tuple[int, ...]) -> str:
         """``A`` in Python."""
@@ -208,10 +192,6 @@ class Noisy(Linear):
 
     noise: float = 0.3
 
-    def operator(self, shape: tuple[int, ...]) -> Operator:
-        """Nothing but the noise."""
-        return Identity(shape)
-
     def operator_code(self, shape: tuple[int, ...]) -> str:
         """``A`` in Python."""
         return "gp.operators.Identity(G.signal_shape)"
@@ -219,10 +199,6 @@ class Noisy(Linear):
     def operator_words(self, shape: tuple[int, ...]) -> str:
         """``A`` on the command line."""
         return describe("identity")
-
-    def seen(self, y: Tensor, operator: Operator) -> Tensor:
-        """The noisy picture."""
-        return y
 
     def words(self, shape: tuple[int, ...]) -> str:
         """How strong."""

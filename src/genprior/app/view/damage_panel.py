@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from nicegui import ui
 
-from genprior.app import pictures, stock
+from genprior.app import pictures, registry
 from genprior.app.choices import KINDS, NOISE, Choices
 from genprior.app.view.parts import Segments, Slider, Text, box, card
 from genprior.app.view.sketchpad import Sketchpad
@@ -73,7 +73,7 @@ class DamagePanel:
     async def _painted(self, data_url: str) -> None:
         self._strokes = True
         try:
-            self._choices.known = pictures.read_mask(data_url, stock.SHAPES[self._choices.generator])
+            self._choices.known = pictures.read_mask(data_url, registry.SHAPES[self._choices.generator])
         except ValueError as problem:
             self._choices.known = None  # an older mask is not what is on the screen
             ui.notify(str(problem), type="warning")

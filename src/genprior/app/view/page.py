@@ -7,12 +7,12 @@ from pathlib import Path
 
 from nicegui import Client, run, ui
 
-from genprior.app import pictures, stock
+from genprior.app import pictures, registry
 from genprior.app.choices import Choices, seconds_scale
-from genprior.app.house import House
 from genprior.app.queue import Owner
 from genprior.app.race import Race
 from genprior.app.recipe import Recipe
+from genprior.app.state import ServerState
 from genprior.app.view.damage_panel import DamagePanel
 from genprior.app.view.parts import Text, box, is_open
 from genprior.app.view.picture_panel import PicturePanel
@@ -26,18 +26,18 @@ STYLE = (Path(__file__).parent / "style.css").read_text(encoding="utf-8")
 class Page:
     """One visitor's page. It goes with the tab, and so does the visitor's race."""
 
-    def __init__(self, house: House, owner: Owner, client: Client) -> None:
-        self._house, self._owner, self._client = house, owner, client
-        self._choices = Choices(seconds=seconds_scale(house.time_limit).start)
+    def __init__(self, shared: ServerState, owner: Owner, client: Client) -> None:
+        self._shared, self._owner, self._client = shared, owner, client
+        self._choices = Choices(seconds=seconds_scale(shared.time_limit).start)
         self._race: Race | None = None
         self._shown = -1
         self._stale = self._previewing = False
         client.on_delete(self.leave)
         with box("layout", "main"):
             with box("controls"):
-                self._pictures = PicturePanel(self._choices, house, client, self.changed_picture)
+                self._pictures = PicturePanel(self._choices, shared, client, self.changed_picture)
                 self._damage = DamagePanel(self._choices, self.changed)
-                self._panel = RacePanel(self._choices, house.time_limit, self.pressed)
+                self._panel = RacePanel(self._choices, shared.time_limit, self.pressed)
             with box("results").props('id="results"'):
                 self._results = Results()
         with box("", "footer"):
@@ -75,17 +75,17 @@ class Page:
     def pressed(self) -> None:
         """Start, or stop."""
         if self._race is not None and self._busy:
-            self._house.queue.stop(self._race)
+            self._shared.queue.stop(self._race)
             return
         try:
-            recipe = self._choices.recipe(self._house.time_limit)
+            recipe = self._choices.recipe(self._shared.time_limit)
             self._start(recipe)
         except ValueError as problem:
             ui.notify(str(problem), type="warning")
 
     def _start(self, recipe: Recipe) -> None:
-        race = Race(recipe, patience=self._house.patience)
-        self._house.queue.submit(race, self._owner)
+        race = Race(recipe, patience=self._shared.patience)
+        self._shared.queue.submit(race, self._owner)
         self._race, self._shown, self._stale = race, -1, False
         words = recipe.damage.words(recipe.truth.shape[1:])
         self._results.open(race, pictures.data_url(recipe.truth), words)
@@ -100,7 +100,7 @@ class Page:
         if self._race is None:
             return
         snapshot = self._race.snapshot
-        place = self._house.queue.place(self._race)
+        place = self._shared.queue.place(self._race)
         if snapshot.version == self._shown and not place:
             return
         self._shown = snapshot.version
@@ -110,7 +110,7 @@ class Page:
     def leave(self) -> None:
         """The tab is gone: its race ends, and what is large goes at once, not when Python next looks for cycles."""
         if self._race is not None:
-            self._house.queue.stop(self._race)
+            self._shared.queue.stop(self._race)
         self._race = self._choices.picture = self._choices.known = None
         self._results.forget()
 
@@ -133,7 +133,7 @@ def _preview(choices: Choices) -> tuple[str, str, str] | None:
         return None
     try:
         damage = choices.damage()
-        damaged = damage.apply(truth, stock.generator(choices.generator))
+        damaged = damage.apply(truth, registry.generator(choices.generator))
     except ValueError as problem:
         return pictures.data_url(truth), "", str(problem)
     words = damage.words(truth.shape[1:])

@@ -8,9 +8,9 @@ from functools import partial
 from nicegui import Client, run, ui
 from torch import Tensor
 
-from genprior.app import pictures, stock
+from genprior.app import pictures, registry
 from genprior.app.choices import Choices
-from genprior.app.house import House
+from genprior.app.state import ServerState
 from genprior.app.view.parts import Segments, Text, box, card, is_open, picture, press
 from genprior.app.view.sketchpad import Sketchpad
 from genprior.app.view.upload import make_upload
@@ -22,14 +22,14 @@ class PicturePanel:
     """Samples, a sketchpad, an upload."""
 
     def __init__(
-        self, choices: Choices, house: House, client: Client, on_change: Callable[[], Awaitable[None]]
+        self, choices: Choices, shared: ServerState, client: Client, on_change: Callable[[], Awaitable[None]]
     ) -> None:
         self._choices, self._client, self._on_change = choices, client, on_change
-        self._limit, self._decoder = house.upload_limit, house.decoder
+        self._limit, self._decoder = shared.upload_limit, shared.decoder
         self._reading = False
         self._thumbs: list[ui.element] = []
         with card("Image", 1):
-            Segments(stock.GENERATORS, choices.generator, self.take_generator, "Generator")
+            Segments(registry.GENERATORS, choices.generator, self.take_generator, "Generator")
             self._sources = Segments(_SOURCES, "samples", self._show_source, "Where the image comes from")
             self._places = {"samples": box("thumbs"), "draw": box("stack"), "upload": box("stack")}
             with self._places["draw"]:
@@ -49,7 +49,7 @@ class PicturePanel:
     async def fill_samples(self) -> None:
         """Show the samples of the generator; loading one for the first time takes a moment."""
         name = self._choices.generator
-        found = await run.io_bound(stock.sample_pictures, name)
+        found = await run.io_bound(registry.sample_pictures, name)
         if (
             found is None or not is_open(self._client) or name != self._choices.generator
         ):  # closing, or chosen anew meanwhile
@@ -84,7 +84,7 @@ class PicturePanel:
         Text("button", "Clear", "quiet-button").props('type="button"').on("click", self._pad.clear_strokes)
 
     async def _drawn(self, data_url: str) -> None:
-        found = await run.io_bound(_or_problem, pictures.read_drawing, data_url, stock.SHAPES["mnist"])
+        found = await run.io_bound(_or_problem, pictures.read_drawing, data_url, registry.SHAPES["mnist"])
         await self._take("mnist", found)
 
     def _make_upload(self, client: Client) -> None:
@@ -103,7 +103,7 @@ class PicturePanel:
         self._reading = True
         try:
             name = self._choices.generator
-            read = partial(_or_problem, pictures.read_upload, data, stock.SHAPES[name], title)
+            read = partial(_or_problem, pictures.read_upload, data, registry.SHAPES[name], title)
             found = await self._decoder.read(read)
         finally:
             self._reading = False

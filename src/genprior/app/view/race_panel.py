@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from genprior.app import stock
+from genprior.app import registry
 from genprior.app.choices import Choices, seconds_scale
 from genprior.app.view.chart import COLOURS
 from genprior.app.view.parts import Segments, Slider, Text, box, card, press
@@ -19,7 +19,7 @@ class RacePanel:
         self._choices, self._limit = choices, limit
         with card("Race", 3):
             with box("chips").props('role="group" aria-label="Solvers"'):
-                self._chips = {name: self._chip(name) for name in stock.SOLVERS}
+                self._chips = {name: self._chip(name) for name in registry.SOLVERS}
             self._time = Slider("Seconds for each solver", self._take_seconds)
             self._time.set("Seconds for each solver", seconds_scale(limit), choices.seconds)
             self._note = Text("p", "", "hint")
@@ -37,7 +37,7 @@ class RacePanel:
 
     def _chip(self, name: str) -> Text:
         chip = Text("button", name).props(f'type="button" data-solver="{name}"').style(f"--tone: {COLOURS[name]}")
-        chip.props["title"] = stock.DESCRIPTIONS[name]
+        chip.props["title"] = registry.DESCRIPTIONS[name]
         return chip.on("click", lambda: self._toggle(name))
 
     def _toggle(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What the page has in store: generators that all visitors share, sample pictures, solvers."""
+"""What the page offers: generators that all visitors share, sample images, solvers."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from genprior.app.security.hosts import Hosts
 
 
 @dataclass(frozen=True)
-class House:
+class ServerState:
     """The queue, the limits, the names, and the reader of uploads."""
 
     queue: Queue

@@ -1,4 +1,4 @@
-"""Taking turns: of several threads that hold a baton in turn, one computes at a time."""
+"""Taking turns: of several threads one computes at a time, each in its turn."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Baton:
-    """Passed on in a circle. Who has it computes; the others wait.
+class TurnLock:
+    """A lock passed on in a circle. The runner that holds it computes; the others wait.
 
-    Each runner enters once with :meth:`run`, and inside offers the baton now and then with :meth:`pass_on`.
+    Each runner enters once with :meth:`run`, and inside offers the lock now and then with :meth:`pass_on`.
     """
 
     def __init__(self, runners: int) -> None:

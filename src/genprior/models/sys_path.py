@@ -1,4 +1,4 @@
-"""A person's folder on the path of Python's imports, for as long as their code is opened and called."""
+"""A user's folder on ``sys.path``, for as long as the code in it is opened and called."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from types import ModuleType
 
 _NEIGHBOURS: dict[str, Path] = {}
-"""Modules that persons' code imported from its own folder, and that folder."""
+"""Modules that user code imported from its own folder, and that folder."""
 
 
 @contextmanager
-def beside(folder: Path) -> Iterator[None]:
+def on_sys_path(folder: Path) -> Iterator[None]:
     """What lies in the folder can be imported inside.
 
     Two models may each have a ``networks.py``: what came from other folders is out of sight meanwhile, and back afterwards,
@@ -28,7 +28,7 @@ def beside(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        if str(folder) in sys.path:  # the person's code may have taken it away
+        if str(folder) in sys.path:  # the user's code may have removed it
             sys.path.remove(str(folder))
         for name in _new_neighbours(folder, before):
             if _top(name) in hidden:
