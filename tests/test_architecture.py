@@ -111,7 +111,19 @@ def test_import_genprior_loads_what_solve_needs():
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     loaded = {name.split(".")[1] for name in done.stdout.split()}
     assert {"loop", "solvers", "problem"} <= loaded
-    assert not loaded & {"theory", "lab", "report", "jobs", "app", "cli", "training", "defence", "bridges", "plot"}
+    assert not loaded & {
+        "theory",
+        "lab",
+        "report",
+        "jobs",
+        "app",
+        "cli",
+        "training",
+        "defence",
+        "bridges",
+        "plot",
+        "testing",
+    }
 
 
 if __name__ == "__main__":

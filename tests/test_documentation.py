@@ -53,8 +53,11 @@ def test_readme_names_every_public_part():
         "CGResult",
         "DeepinvOperator",
         "Choice",
+        "Common",
+        "Evidence",
         "Solver",
         "State",
+        "Vjp",
         "conjugate_gradient",
     }
     helpers |= {"duals", "penalties", "trial", "w_steps", "z_steps"}
