@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 API = (ROOT / "docs" / "api.rst").read_text(encoding="utf-8")
 ROOMS = ["genprior.operators", "genprior.checks", "genprior.terms", "genprior.generators", "genprior.solvers"]
 ROOMS += ["genprior.solvers.z_steps", "genprior.theory", "genprior.metrics", "genprior.plot"]
+ROOMS += ["genprior.testing", "genprior.per_item"]
 check = runpy.run_path(str(ROOT / "tools" / "check_docs.py"), run_name="check_docs")
 
 

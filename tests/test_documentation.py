@@ -46,11 +46,18 @@ def test_readme_names_every_public_part():
         "Operator",
         "RowForm",
         "Composition",
+        "GramForm",
+        "Scaled",
+        "Sum",
+        "Transpose",
         "CGResult",
         "DeepinvOperator",
         "Choice",
+        "Common",
+        "Evidence",
         "Solver",
         "State",
+        "Vjp",
         "conjugate_gradient",
     }
     helpers |= {"duals", "penalties", "trial", "w_steps", "z_steps"}

@@ -6,7 +6,7 @@ minimise ``L(w) + R(w) + H(z)`` subject to ``w = G(z)``, in batches, with verifi
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from genprior import checks, metrics, operators
+from genprior import checks, metrics, operators, per_item
 from genprior.generators import Generator, Normal, TruncatedNormal, Uniform
 from genprior.history import History
 from genprior.loop.checkpoint import Checkpoint
@@ -21,6 +21,7 @@ from genprior.solvers import (
     Adam,
     Auto,
     Choice,
+    Common,
     ExactADMM,
     GradientDescent,
     LevenbergMarquardt,
@@ -28,6 +29,7 @@ from genprior.solvers import (
     ProjectedGradient,
     QuasiNewton,
     Solver,
+    State,
     duals,
     penalties,
     trial,
@@ -53,7 +55,7 @@ from genprior.terms import (
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from genprior import plot, theory
+    from genprior import plot, testing, theory
 
 __version__ = "0.1.0"
 
@@ -68,6 +70,7 @@ __all__ = [
     "Box",
     "Checkpoint",
     "Choice",
+    "Common",
     "EmpiricalRisk",
     "ExactADMM",
     "Generator",
@@ -91,6 +94,7 @@ __all__ = [
     "Solver",
     "SquaredDistance",
     "SquaredL2",
+    "State",
     "Status",
     "StopRule",
     "Target",
@@ -108,8 +112,10 @@ __all__ = [
     "metrics",
     "operators",
     "penalties",
+    "per_item",
     "plot",
     "solve",
+    "testing",
     "theory",
     "trial",
     "w_steps",
@@ -119,6 +125,6 @@ __all__ = [
 
 def __getattr__(name: str) -> "ModuleType":
     """What a solve does not need is loaded at its first use."""
-    if name in {"plot", "theory"}:
+    if name in {"plot", "testing", "theory"}:
         return import_module(f"genprior.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

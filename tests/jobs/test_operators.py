@@ -62,6 +62,9 @@ CASES = {
     "fourier:m=12,seed=3": lambda: ops.SubsampledFourier(12, SHAPE, seed=3),
     "dense:A.npy": lambda: ops.Dense(torch.from_numpy(np.load("A.npy").astype(np.float32)), SHAPE),
     "identity": lambda: ops.Identity(SHAPE),
+    "mask:known.png and downsample:2 @ blur:sigma=1 and hadamard:m=5": lambda: ops.Stack(
+        ops.Mask(known(), SHAPE), ops.Downsample(2, SHAPE) @ ops.Blur(1.0, SHAPE), ops.SubsampledHadamard(5, SHAPE)
+    ),
     "downsample:2 @ blur:sigma=1": lambda: ops.Downsample(2, SHAPE) @ ops.Blur(1.0, SHAPE),
 }
 
@@ -167,7 +170,7 @@ def test_a_matrix_that_memory_cannot_hold_is_refused_before_it_is_made(monkeypat
         ("mask:gone.png", "there is no file gone.png"),
         (
             "mask:kernel.npy",
-            r"mask has shape \(3, 3\), expected \(6, 8\), the size of the pictures, or \(1, 6, 8\): cut",
+            r"mask has shape \(3, 3\), expected \(6, 8\), the size of the images, or \(1, 6, 8\): cut",
         ),
         ("mask:0.3", "there is no file 0.3: for a number write mask:keep=0.3"),
         ("blur:2", "there is no file 2: for a number write blur:sigma=2"),
@@ -200,6 +203,9 @@ def test_a_matrix_that_memory_cannot_hold_is_refused_before_it_is_made(monkeypat
         ("dense:known.png", "must be a .npy file"),
         ("identity:3", "does not know what '3' is"),
         ("blur:sigma=1 @ gausian", "no operator 'gausian'"),
+        ("blur:sigma=1 and gausian", "sigma in the operator .* must be a number, got '1 and gausian'"),
+        ("gausian and blur:sigma=1", "no operator 'gausian'"),
+        ("identity and blur", "'blur' needs one of file or sigma"),
     ],
 )
 def test_mistakes_are_named(files, text, message):
@@ -212,7 +218,7 @@ def test_mistakes_are_named(files, text, message):
         parse_operator(text, SHAPE)
 
 
-@pytest.mark.parametrize("text", [text for text in CASES if "@" not in text])
+@pytest.mark.parametrize("text", [text for text in CASES if " " not in text])
 def test_describe_is_the_inverse(text):
     name, options = parse_options(text)
     assert describe(name, **options) == text
@@ -225,7 +231,24 @@ def test_describe_refuses_what_cannot_be_parsed():
         describe("gaussian", m=3, n=4)
 
 
-def test_examples_are_all_kinds():
+def test_a_file_may_have_and_in_its_name(files):
+    np.save("salt and pepper.npy", np.load("known.npy"))
+    built = parse_operator("mask:salt and pepper.npy and identity", SHAPE)
+    assert torch.equal(built(X), ops.Stack(ops.Mask(known(), SHAPE), ops.Identity(SHAPE))(X))
+
+
+def test_files_of_every_operator_count(files):
+    text = "mask:known.npy and blur:kernel.npy @ mask:weights.npy"
+    before = operators.digest_of_files(text)
+    for name in ("known.npy", "kernel.npy", "weights.npy"):
+        content = np.load(name)
+        np.save(name, content[::-1])
+        assert operators.digest_of_files(text) != before
+        np.save(name, content)
+    assert operators.digest_of_files(text) == before
+
+
+def test_examples_are_all_types():
     assert {text.partition(":")[0] for text in examples()} >= {text.partition(":")[0] for text in CASES}
 
 

@@ -224,7 +224,8 @@ def test_rows_with_repeats_are_the_items_alone(case, warm):
         torch.testing.assert_close(values[row : row + 1], alone(one), rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(slopes[row : row + 1], gradient(alone, one), rtol=1e-10, atol=1e-11)
         for ours, theirs in zip((mu, nu), alone.curvature(one), strict=True):
-            torch.testing.assert_close(ours[row : row + 1], theirs, rtol=1e-9, atol=1e-9)
+            slack = 1e-9 if case.exact else 1e-7  # Lanczos magnifies the rounding of products with other batches
+            torch.testing.assert_close(ours[row : row + 1], theirs, rtol=slack, atol=slack)
     assert loss.batch in (None, ITEMS)
 
 

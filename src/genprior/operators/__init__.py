@@ -6,19 +6,24 @@ Signals are real tensors ``(B, *signal_shape)``; every item of a batch is treate
     y = A(x)
     w = A.resolvent(A.adjoint(y) + 0.1 * v, rho=0.1)        # argmin 1/2 |A w - y|^2 + 0.05 |w - v|^2
     B = Mask(known) @ Blur(1.5, (1, 28, 28))                # first blur, then lose values
+    C = Stack(A / 0.1, B / 0.5)                             # both at once, divided by the noise of each
+
+They add and multiply as matrices do: ``A @ B``, ``A + B``, ``A - B``, ``2 * A``, ``A / 2``, ``-A``, ``A.T``.
 """
 
 from typing import TYPE_CHECKING, Any
 
+from genprior.operators.algebra import Composition, Scaled, Sum, Transpose
 from genprior.operators.base import Operator, RowForm
-from genprior.operators.compose import Composition
 from genprior.operators.conjugate_gradient import CGResult, conjugate_gradient
 from genprior.operators.dense import Dense, Gaussian
 from genprior.operators.diagonal import Identity, Mask
 from genprior.operators.downsample import Downsample
 from genprior.operators.fourier import Blur, SubsampledFourier
+from genprior.operators.gram import GramForm
 from genprior.operators.hadamard import SubsampledHadamard
 from genprior.operators.linear import Linear
+from genprior.operators.stack import Stack
 
 if TYPE_CHECKING:
     from genprior.bridges.deepinv_operator import DeepinvOperator, from_deepinv
@@ -31,13 +36,18 @@ __all__ = [
     "Dense",
     "Downsample",
     "Gaussian",
+    "GramForm",
     "Identity",
     "Linear",
     "Mask",
     "Operator",
     "RowForm",
+    "Scaled",
+    "Stack",
     "SubsampledFourier",
     "SubsampledHadamard",
+    "Sum",
+    "Transpose",
     "conjugate_gradient",
     "from_deepinv",
 ]

@@ -15,11 +15,12 @@ from torch import Tensor
 from genprior import _validate
 from genprior._batch import PerItem, spread
 from genprior._deadline import seconds_left
-from genprior.operators.conjugate_gradient import CGResult, conjugate_gradient
+from genprior.operators.conjugate_gradient import conjugate_gradient
+from genprior.operators.gram import GramForm
 from genprior.operators.lanczos import largest_eigenvalue
 
 if TYPE_CHECKING:
-    from genprior.operators.compose import Composition
+    from genprior.operators.algebra import Composition, Sum
 
 LARGEST_DENSE = 50_000_000
 
@@ -29,13 +30,15 @@ class RowForm:
     """An equivalent operator ``A'`` with diagonal ``A' A'^T = diag(gram)``.
 
     ``|A' x - rotate(y)| = |A x - y|`` for all ``x`` and ``y``, so least squares may use either. ``gram`` is a number or
-    a tensor that broadcasts against measurements.
+    a tensor that broadcasts against measurements. ``unrotate`` is the inverse of ``rotate``; with it
+    ``A A^T = unrotate diag(gram) rotate``, and ``A.T`` has an accurate resolvent.
     """
 
     forward: Callable[[Tensor], Tensor]
     adjoint: Callable[[Tensor], Tensor]
     gram: PerItem
     rotate: Callable[[Tensor], Tensor]
+    unrotate: Callable[[Tensor], Tensor] | None = None
 
 
 class Operator(ABC):
@@ -48,7 +51,7 @@ class Operator(ABC):
     """
 
     signal_shape: tuple[int, ...] | None
-    """Shape of one signal; None only for a `Linear` that was not told."""
+    """Shape of one signal; None only for a `Linear` made without shapes."""
     measurement_shape: tuple[int, ...] | None
     """Shape of the measurements of one signal."""
     batch: int | None = None
@@ -63,7 +66,12 @@ class Operator(ABC):
     """Relative residual at which conjugate gradients stop, where they are used."""
     max_iterations: int = 200
     """Most conjugate gradient iterations, where they are used."""
+    parts: tuple[Operator, ...] = ()
+    """The operators that this one is made of."""
+    is_expression: bool = False
+    """Whether its text needs brackets within a product."""
 
+    __array_ufunc__ = None  # a NumPy number times an operator is left to __rmul__
     _bounds: tuple[Tensor, Tensor] | None = None
     _hurried: bool = False
     """Whether these bounds were estimated in a run that had little time; they are found again when there is more."""
@@ -80,10 +88,22 @@ class Operator(ABC):
 
     def _resolvent(self, v: Tensor, rho: PerItem, start: Tensor | None) -> Tensor:
         """``(A^T A + rho I)^-1 v``; ``rho`` is a number or already shaped to multiply ``v``."""
-        return self._normal_cg(v, rho, start).solution
+        form = self.gram_form()
+        if form is not None:
+            return form.resolvent(v, rho)
+
+        def apply(x: Tensor) -> Tensor:
+            return self._adjoint(self._forward(x)) + rho * x
+
+        if start is not None:
+            self._check_signals("start", start)
+        return conjugate_gradient(apply, v, start, self.tolerance, self.max_iterations).solution
 
     def _gram_bounds(self) -> tuple[Tensor, Tensor]:
-        """Extreme eigenvalues of ``A^T A``: zero and the estimate of Lanczos."""
+        """Extreme eigenvalues of ``A^T A``: those of the Gram form; else zero and the estimate of Lanczos."""
+        form = self.gram_form()
+        if form is not None:
+            return form.bounds(self.batch)
         largest = self._largest_eigenvalue()
         return torch.zeros_like(largest), largest
 
@@ -91,15 +111,39 @@ class Operator(ABC):
         """Replace each tensor the operator holds by ``change(tensor)``; called on a fresh copy."""
 
     @property
+    def closed_form(self) -> bool:
+        """Whether `resolvent` is a closed form; else it is found by conjugate gradients."""
+        return type(self)._resolvent is not Operator._resolvent or self.gram_form() is not None
+
+    @property
     def resolvent_method(self) -> str:
         """How `resolvent` is computed, in words."""
+        form = self.gram_form()
+        if form is not None:
+            return form.method
         return f"conjugate gradient (relative residual {self.tolerance:g}, at most {self.max_iterations} iterations)"
+
+    @property
+    def has_matrix(self) -> bool:
+        """Whether the operator holds its matrix, so that `dense` costs nothing."""
+        return False
 
     def row_form(self) -> RowForm | None:
         """Give an equivalent operator with orthogonal rows, or None where there is no cheap one."""
         return None
 
-    # -- what a person calls --------------------------------------------------------------------------------------
+    def gram_form(self) -> GramForm | None:
+        """Give ``A^T A`` where it is diagonal, in the signal's own basis or that of the Fourier transform, else None.
+
+        The resolvent and `gram_bounds` then follow from it.
+        """
+        return None
+
+    def transposed_gram_form(self) -> GramForm | None:
+        """Give ``A A^T`` where it is diagonal in one of these bases, else None; for `T`."""
+        return None
+
+    # -- what users call ------------------------------------------------------------------------------------------
 
     def __call__(self, x: Tensor) -> Tensor:
         """Give ``A x`` for signals ``(B, *signal_shape)``."""
@@ -121,17 +165,12 @@ class Operator(ABC):
         self._check_signals("v", v)
         return self._resolvent(v, _check_rho(rho, v), start)
 
-    def resolvent_by_cg(self, v: Tensor, rho: PerItem, start: Tensor | None = None) -> CGResult:
-        """Do what `resolvent` does by conjugate gradients, for any operator; tell iterations and residual per item."""
-        self._check_signals("v", v)
-        return self._normal_cg(v, _check_rho(rho, v), start)
-
     def gram_bounds(self) -> tuple[Tensor, Tensor]:
         """Smallest and largest eigenvalue of ``A^T A``, each of shape ``()``, or ``(B,)`` when per item.
 
-        Exact for all operators but `Linear` and compositions. For those the smallest is given as 0 (always true as a
-        bound) and the largest is estimated from above by 60 Lanczos steps, as a rule 1% too large; like every
-        estimate from a random start it can fail on a spectrum made to defeat it.
+        Exact for all operators but `Linear`, compositions, and those sums, stacks and transposes that say so. For these
+        the smallest is a lower bound, as a rule 0, and the largest is estimated from above by 60 Lanczos steps, as a
+        rule 1% too large; like every estimate from a random start it can fail on a spectrum made to defeat it.
         """
         if self._bounds is None or (self._hurried and math.isinf(seconds_left())):
             self._hurried = False
@@ -199,25 +238,62 @@ class Operator(ABC):
         """The operator for signals of this shape; itself unless it was made without shapes."""
         return self
 
+    # -- the algebra ----------------------------------------------------------------------------------------------
+
+    @property
+    def T(self) -> Operator:
+        """The transpose, an operator from measurements to signals; refused where measurements are complex."""
+        from genprior.operators.algebra import Transpose  # noqa: PLC0415 - algebra.py needs this file
+
+        return Transpose(self)
+
     def __matmul__(self, inner: Operator) -> Composition:
         """Composition ``A @ B``: first ``B``, then ``A``."""
-        from genprior.operators.compose import Composition  # noqa: PLC0415 - compose.py needs this file
+        from genprior.operators.algebra import Composition  # noqa: PLC0415 - algebra.py needs this file
 
+        if isinstance(inner, Tensor):
+            raise TypeError(
+                f"A @ x is for operators, got a tensor {tuple(inner.shape)}: to apply the operator write A(x)"
+            )
         return Composition(self, inner) if isinstance(inner, Operator) else NotImplemented
+
+    def __mul__(self, factor: PerItem) -> Operator:
+        """``c * A`` with a number, or one per item, of shape ``(B,)``."""
+        from genprior.operators.algebra import scaled  # noqa: PLC0415 - algebra.py needs this file
+
+        return scaled(factor, self)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor: PerItem) -> Operator:
+        """``A / c`` with a number, or one per item, of shape ``(B,)``."""
+        from genprior.operators.algebra import divided  # noqa: PLC0415 - algebra.py needs this file
+
+        return divided(self, divisor)
+
+    def __neg__(self) -> Operator:
+        """``-A``."""
+        return self * -1.0
+
+    def __add__(self, other: Operator) -> Sum:
+        """``A + B``, for operators on the same signals with measurements of the same shape."""
+        from genprior.operators.algebra import added  # noqa: PLC0415 - algebra.py needs this file
+
+        return added(self, _operator(other))
+
+    def __sub__(self, other: Operator) -> Sum:
+        """``A - B``, as ``A + (-B)``."""
+        return self + -_operator(other)
+
+    def __radd__(self, other: int) -> Operator:
+        """``sum([A, B])`` begins with ``0 + A``."""
+        return self if isinstance(other, int) and other == 0 else _operator(other)
 
     def __repr__(self) -> str:
         items = "" if self.batch is None else f", {self.batch} items"
         return f"{type(self).__name__}({self.signal_shape} -> {self.measurement_shape}{items})"
 
     # -- shared parts ---------------------------------------------------------------------------------------------
-
-    def _normal_cg(self, v: Tensor, rho: PerItem, start: Tensor | None) -> CGResult:
-        def apply(x: Tensor) -> Tensor:
-            return self._adjoint(self._forward(x)) + rho * x
-
-        if start is not None:
-            self._check_signals("start", start)
-        return conjugate_gradient(apply, v, start, self.tolerance, self.max_iterations)
 
     def _largest_eigenvalue(self) -> Tensor:
         """Estimate the largest eigenvalue of ``A^T A`` from above, from the same random start for every item."""
@@ -302,13 +378,29 @@ class Operator(ABC):
         return index.to(self.device)
 
 
+def _operator(value: object) -> Operator:
+    """Refuse to add what is no operator."""
+    if not isinstance(value, Operator):
+        raise TypeError(
+            f"an operator adds to an operator of the same shapes, got {type(value).__name__}: terms and losses are parts of "
+            "gp.Problem; several types of measurement go into operators.Stack(A, B)"
+        )
+    return value
+
+
 def is_wider(new: torch.dtype | None, old: torch.dtype | None) -> bool:
     """Whether numbers derived in the old dtype are too coarse for the new one."""
     return new is not None and old is not None and torch.finfo(new).eps < torch.finfo(old).eps
 
 
 def orthogonal_rows_resolvent(operator: Operator, gram: float, v: Tensor, rho: PerItem) -> Tensor:
-    """``(A^T A + rho I)^-1 v`` when ``A A^T = gram I``: ``(v - A^T A v / (gram + rho)) / rho``."""
+    """``(A^T A + rho I)^-1 v`` when ``A A^T = gram I``: ``(v - A^T A v / (gram + rho)) / rho``.
+
+    Where A is square, all digits of that would cancel for small rho: its Gram form is used.
+    """
+    form = operator.gram_form()
+    if form is not None:
+        return form.resolvent(v, rho)
     return (v - operator._adjoint(operator._forward(v)) / (gram + rho)) / rho
 
 

@@ -54,7 +54,7 @@ class Dense(Operator):
     matrix
         ``(m, d)``, or ``(B, m, d)`` with one for each item; floating-point.
     signal_shape
-        shape of one signal with d values, such as (1, 28, 28); ``(d,)`` unless told.
+        shape of one signal with d values, such as (1, 28, 28); ``(d,)`` by default.
 
     Examples
     --------
@@ -88,6 +88,11 @@ class Dense(Operator):
         """How `resolvent` is computed, in words."""
         return "thin SVD"
 
+    @property
+    def has_matrix(self) -> bool:
+        """It does."""
+        return True
+
     def row_form(self) -> RowForm | None:
         """Rows ``U^T A`` with ``gram = S^2``, for m <= d."""
         if not self._wide:
@@ -98,6 +103,7 @@ class Dense(Operator):
             adjoint=lambda y: self._signals(factors.back(y)),
             gram=factors.values,
             rotate=lambda y: times(y, factors.basis),
+            unrotate=lambda y: times(y, factors.basis.mT),
         )
 
     def rows(self, index: Tensor) -> Operator:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from genprior import _validate
-from genprior._batch import PerItem
 from genprior.operators.base import Operator, RowForm, check_real
+from genprior.operators.gram import GramForm
 
 
 class Identity(Operator):
@@ -27,25 +27,23 @@ class Identity(Operator):
         self.measurement_shape = self.signal_shape
 
     @property
-    def resolvent_method(self) -> str:
-        """How `resolvent` is computed, in words."""
-        return "diagonal"
+    def T(self) -> Identity:
+        """Itself."""
+        return self
+
+    def gram_form(self) -> GramForm:
+        """The identity."""
+        return GramForm(1.0)
 
     def row_form(self) -> RowForm:
         """Itself, with ``gram = 1``."""
-        return RowForm(_same, _same, 1.0, _same)
+        return RowForm(_same, _same, 1.0, _same, _same)
 
     def _forward(self, x: Tensor) -> Tensor:
-        return x.clone()  # whoever adds noise to A(x) in place means the measurements, not the signal
+        return x.clone()  # noise added to A(x) in place must not change x
 
     def _adjoint(self, y: Tensor) -> Tensor:
         return y.clone()
-
-    def _resolvent(self, v: Tensor, rho: PerItem, start: Tensor | None) -> Tensor:
-        return v / (1 + rho)
-
-    def _gram_bounds(self) -> tuple[Tensor, Tensor]:
-        return torch.tensor(1.0), torch.tensor(1.0)
 
 
 class Mask(Operator):
@@ -54,7 +52,7 @@ class Mask(Operator):
     The result is the zero-filled signal, so that masks with different counts can share a batch. ``mask`` has the shape
     of one signal, or one that broadcasts against ``signal_shape`` where that is given, such as (28, 28) against
     (1, 28, 28). With ``per_item=True`` its first axis is the batch. A boolean or whole-number mask works in ``dtype``
-    (float32 unless told), a mask of weights in its own.
+    (float32 by default), a mask of weights in its own.
 
     Resolvent: ``v / (mask^2 + rho)``.
 
@@ -85,13 +83,17 @@ class Mask(Operator):
         _refuse_empty(self._weights, self.batch)
 
     @property
-    def resolvent_method(self) -> str:
-        """How `resolvent` is computed, in words."""
-        return "diagonal"
+    def T(self) -> Mask:
+        """Itself."""
+        return self
+
+    def gram_form(self) -> GramForm:
+        """``diag(mask^2)``."""
+        return GramForm(values=self._weights**2)
 
     def row_form(self) -> RowForm:
         """Itself, with ``gram = mask^2``."""
-        return RowForm(self._forward, self._adjoint, self._weights**2, _same)
+        return RowForm(self._forward, self._adjoint, self._weights**2, _same, _same)
 
     def measured(self, y: Tensor) -> Tensor:
         """``y`` with zeros where the mask is zero."""
@@ -102,14 +104,6 @@ class Mask(Operator):
 
     def _adjoint(self, y: Tensor) -> Tensor:
         return self._weights * y
-
-    def _resolvent(self, v: Tensor, rho: PerItem, start: Tensor | None) -> Tensor:
-        return v / (self._weights**2 + rho)
-
-    def _gram_bounds(self) -> tuple[Tensor, Tensor]:
-        squares = self._weights.reshape(self.batch or 1, -1) ** 2
-        smallest, largest = squares.amin(1), squares.amax(1)
-        return (smallest, largest) if self.batch else (smallest[0], largest[0])
 
     def _map_tensors(self, change: Callable[[Tensor], Tensor]) -> None:
         self._weights = change(self._weights)

@@ -11,6 +11,7 @@ from genprior import _validate
 from genprior._axes import spatial_dims, times
 from genprior._batch import PerItem
 from genprior.operators.base import Operator, RowForm, orthogonal_rows_resolvent
+from genprior.operators.gram import GramForm
 
 
 class Downsample(Operator):
@@ -27,7 +28,7 @@ class Downsample(Operator):
     dims
         how many of the last axes are space or time; the others are channels, and are not mixed. By default 1 for
         ``(n,)``, 2 for ``(channels, height, width)``, 3 for ``(channels, depth, height, width)``. Two axes count as an image
-        if neither side is more than twice the other, and must be told otherwise: 8 channels of 5000 values are
+        if neither side is more than twice the other, and need ``dims`` otherwise: 8 channels of 5000 values are
         ``Downsample(4, (8, 5000), dims=1)``.
 
     Examples
@@ -43,7 +44,7 @@ class Downsample(Operator):
         self.factor = f = _validate.whole("factor", factor)
         self.signal_shape = shape = _validate.shape("signal_shape", signal_shape)
         self.dims = k = spatial_dims("the signal", shape, dims)
-        self._told = dims
+        self._given_dims = dims
         lead, size = shape[:-k], shape[-k:]
         if any(n % f for n in size):
             what = f"signals of {size[0]} values" if k == 1 else f"image of {times(size)}"
@@ -58,9 +59,13 @@ class Downsample(Operator):
         """How `resolvent` is computed, in words."""
         return "orthogonal rows"
 
+    def gram_form(self) -> GramForm | None:
+        """The identity, where blocks have one value."""
+        return GramForm(1.0) if self.factor == 1 else None
+
     def row_form(self) -> RowForm:
         """Itself, with ``gram = 1 / factor^dims``."""
-        return RowForm(self._forward, self._adjoint, 1 / self._block, lambda y: y)
+        return RowForm(self._forward, self._adjoint, 1 / self._block, lambda y: y, lambda y: y)
 
     def _forward(self, x: Tensor) -> Tensor:
         blocks = x.reshape(len(x), *self._blocks)
@@ -80,5 +85,5 @@ class Downsample(Operator):
         return torch.tensor(smallest, dtype=torch.float64), torch.tensor(1 / self._block, dtype=torch.float64)
 
     def __repr__(self) -> str:
-        told = "" if self._told is None else f", dims={self.dims}"
-        return f"Downsample({self.factor}, {self.signal_shape}{told})"
+        given = "" if self._given_dims is None else f", dims={self.dims}"
+        return f"Downsample({self.factor}, {self.signal_shape}{given})"

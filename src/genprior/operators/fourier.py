@@ -10,8 +10,8 @@ from torch import Tensor
 
 from genprior import _validate
 from genprior._axes import axes_of, is_ambiguous, spatial_dims, times
-from genprior._batch import PerItem
 from genprior.operators.base import Operator, check_real
+from genprior.operators.gram import GramForm
 
 
 class _Circulant(Operator):
@@ -30,18 +30,9 @@ class _Circulant(Operator):
         self.dims = spatial_dims("the signal", shape, dims)
         self._size = shape[-self.dims :]
 
-    @property
-    def resolvent_method(self) -> str:
-        """How `resolvent` is computed, in words."""
-        return "FFT"
-
-    def _resolvent(self, v: Tensor, rho: PerItem, start: Tensor | None) -> Tensor:
-        return self._image(self._transform(v) / (self._energy + rho))
-
-    def _gram_bounds(self) -> tuple[Tensor, Tensor]:
-        energy = self._energy.reshape(self.batch or 1, -1)
-        smallest, largest = energy.amin(1), energy.amax(1)
-        return (smallest, largest) if self.batch else (smallest[0], largest[0])
+    def gram_form(self) -> GramForm:
+        """``A^T A`` by its eigenvalues."""
+        return GramForm(values=self._energy, dims=self.dims)
 
     def _over_channels(self, plane: Tensor) -> Tensor:
         """Insert axes of length 1 so that one plane, or one per item, multiplies signals."""
@@ -74,7 +65,7 @@ class Blur(_Circulant):
         how many of the last axes are space or time; the others are channels. By default as for :class:`Downsample`;
         where two axes may be an image or channels, the axes of a tensor ``kernel`` tell.
     device, dtype
-        a number works in ``dtype`` (float32 unless told) on ``device``, a tensor in its own.
+        a number works in ``dtype`` (float32 by default) on ``device``, a tensor in its own.
 
     Examples
     --------
@@ -107,6 +98,10 @@ class Blur(_Circulant):
         self.device, self.dtype = kernel.device, kernel.dtype
         self._spectrum = self._over_channels(self._transform(_periodic(kernel, self._size)))
         self._energy = self._spectrum.abs() ** 2
+
+    def transposed_gram_form(self) -> GramForm:
+        """As ``A^T A``."""
+        return self.gram_form()
 
     def _forward(self, x: Tensor) -> Tensor:
         return self._image(self._transform(x) * self._spectrum)

@@ -11,6 +11,7 @@ from torch import Tensor
 from genprior import _validate
 from genprior._batch import PerItem
 from genprior.operators.base import Operator, RowForm, check_real, orthogonal_rows_resolvent
+from genprior.operators.gram import GramForm
 
 LARGEST_FACTOR_BITS = 5
 
@@ -73,9 +74,13 @@ class SubsampledHadamard(Operator):
         """How `resolvent` is computed, in words."""
         return "orthogonal rows"
 
+    def gram_form(self) -> GramForm | None:
+        """The identity, where all rows are kept."""
+        return GramForm(1.0) if self._gram == 1 else None
+
     def row_form(self) -> RowForm:
         """Itself, with ``gram = d / m``."""
-        return RowForm(self._forward, self._adjoint, self._gram, lambda y: y)
+        return RowForm(self._forward, self._adjoint, self._gram, lambda y: y, lambda y: y)
 
     def _forward(self, x: Tensor) -> Tensor:
         x = x.reshape(len(x), -1)

@@ -1,4 +1,4 @@
-"""A person's own linear functions as an operator."""
+"""A user's own linear functions as an operator."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Linear(Operator):
     Without ``adjoint``, ``A^T y`` is the vector-Jacobian product of ``fn``, by autograd; ``fn`` must then be made of
     differentiable torch operations and ``signal_shape`` must be given. Without ``signal_shape`` no shapes are checked.
     With it, a missing ``measurement_shape`` is found by applying ``fn`` to one zero signal on ``device`` in ``dtype``
-    (CPU and float32 unless told), and a few random signals show whether ``fn`` is linear and ``adjoint`` its
-    own. Where both shapes are given, ``fn`` is believed (:func:`genprior.checks.check_operator` looks). The resolvent uses
-    conjugate gradients with ``tolerance`` and ``max_iterations``.
+    (by default CPU and float32), and a few random signals show whether ``fn`` is linear and ``adjoint`` its
+    own. Where both shapes are given, ``fn`` is not tried out (:func:`genprior.checks.check_operator` does that). The
+    resolvent uses conjugate gradients with ``tolerance`` and ``max_iterations``.
 
     Examples
     --------
@@ -49,8 +49,8 @@ class Linear(Operator):
     ) -> None:
         if not callable(fn) or not (adjoint is None or callable(adjoint)):
             raise TypeError(
-                f"fn and adjoint must be functions of a batch, got {_kind(fn)} and {_kind(adjoint)}: for a matrix use "
-                "operators.Dense(matrix)"
+                f"fn and adjoint must be functions of a batch, got {_described(fn)} and {_described(adjoint)}: "
+                "for a matrix use operators.Dense(matrix)"
             )
         if adjoint is None and signal_shape is None:
             raise ValueError("adjoint=None is derived by autograd, which needs signal_shape: give one of the two")
@@ -90,7 +90,7 @@ class Linear(Operator):
         if not isinstance(image, Tensor) or image.ndim < 2 or len(image) != 1:
             hint = "" if isinstance(image, Tensor) else ": fn must use torch, not numpy"
             raise ValueError(
-                f"fn must give measurements (B, ...) for signals (B, ...), got {_kind(image)} for one signal{hint}"
+                f"fn must give measurements (B, ...) for signals (B, ...), got {_described(image)} for one signal{hint}"
             )
         if not bool(norm(image) == 0):
             raise ValueError(f"fn is not linear: fn(0) has norm {float(norm(image)):g}, expected 0")
@@ -148,5 +148,5 @@ def _real_dot(a: Tensor, b: Tensor) -> Tensor:
     return (a * b.conj()).sum().real
 
 
-def _kind(value: object) -> str:
+def _described(value: object) -> str:
     return type(value).__name__ if not hasattr(value, "shape") else f"{type(value).__name__} {tuple(value.shape)}"

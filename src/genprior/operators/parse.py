@@ -1,9 +1,10 @@
-"""Operators as one word on a command line: ``gaussian:m=392,seed=0``, ``mask:known.png``, ``downsample:4``."""
+"""Operators as text on a command line: ``gaussian:m=392,seed=0``, ``mask:known.png``, ``downsample:4``."""
 
 from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from genprior.operators import (
     Identity,
     Mask,
     Operator,
+    Stack,
     SubsampledFourier,
     SubsampledHadamard,
 )
@@ -36,8 +38,8 @@ _BYTES = 40
 
 
 @dataclass(frozen=True)
-class _Kind:
-    """One family: its options with their types, the ones that must be there, the one that needs no name, an example."""
+class _Type:
+    """One type of operator: its options and their types; which must be there, which needs no name; an example."""
 
     build: Callable[[dict[str, Any], Shape], Operator]
     options: dict[str, type]
@@ -53,7 +55,8 @@ def parse_operator(
 ) -> Operator:
     """The operator that a text such as ``"gaussian:m=392,seed=0"`` describes, for signals of a shape.
 
-    ``"downsample:4 @ blur:sigma=2"`` applies the right one first. ``kinds()`` lists what there is.
+    ``"downsample:4 @ blur:sigma=2"`` applies the right one first; ``"downsample:4 and gaussian:m=100"`` measures both,
+    an ``operators.Stack``. ``examples()`` lists what there is.
 
     Examples
     --------
@@ -61,12 +64,18 @@ def parse_operator(
     >>> parse_operator("downsample:4", (1, 28, 28))
     Downsample(4, (1, 28, 28))
     """
-    shape, operator = tuple(signal_shape), None
+    stacked = [_composition(part, tuple(signal_shape), device, dtype) for part in _stacked(text)]
+    return stacked[0] if len(stacked) == 1 else Stack(*stacked)
+
+
+def _composition(text: str, shape: Shape, device: torch.device | str, dtype: torch.dtype) -> Operator:
+    """One operator, or several after each other."""
+    operator: Operator | None = None
     for part in reversed(text.split(" @ ")):
         _refuse_joined(part.strip())
         name, options = parse_options(part.strip())
         try:
-            inner = _KINDS[name].build(options, shape).to(device, dtype)
+            inner = _TYPES[name].build(options, shape).to(device, dtype)
         except (ValueError, TypeError, OverflowError, RuntimeError) as problem:  # too large ones end in any of these
             reason = str(problem).partition("\n")[0]
             raise ValueError(f"operator {part.strip()!r}: {reason}") from problem
@@ -76,10 +85,15 @@ def parse_operator(
     return operator
 
 
+def _stacked(text: str) -> list[str]:
+    """The parts between ``and``, where an operator follows it: ``and`` may stand in the name of a file, too."""
+    return re.split(rf" and (?=\s*(?:{'|'.join(_TYPES)})(?:[:\s]|$))", text)
+
+
 def digest_of_files(text: str) -> str:
     """A digest of the files that an operator's text names: with the text they determine the operator, on every device."""
     digest = hashlib.sha256()
-    for part in text.split(" @ "):
+    for part in (part for several in _stacked(text) for part in several.split(" @ ")):
         _, options = parse_options(part.strip())
         if "file" in options:
             with Path(options["file"]).open("rb") as file:
@@ -88,17 +102,17 @@ def digest_of_files(text: str) -> str:
 
 
 def parse_options(text: str) -> tuple[str, dict[str, Any]]:
-    """Name and options of one operator; each complaint names the part that is wrong and lists what there is."""
+    """Name and options of one operator; each error names the part that is wrong and lists what there is."""
     name, _, rest = text.partition(":")
-    if name not in _KINDS:
+    if name not in _TYPES:
         raise ValueError(f"there is no operator {name!r} (in {text!r}): give one of {', '.join(examples())}")
-    kind, options = _KINDS[name], {}
+    entry, options = _TYPES[name], {}
     for part in filter(None, rest.split(",")):
-        key, value = _named(part, name, kind)
+        key, value = _named(part, name, entry)
         if key in options:
             raise ValueError(f"operator {text!r} gives {key} twice: give it once")
-        options[key] = _converted(key, value, kind.options[key], text)
-    _check_complete(text, kind, options)
+        options[key] = _converted(key, value, entry.options[key], text)
+    _check_complete(text, entry, options)
     return name, options
 
 
@@ -107,7 +121,7 @@ def describe(name: str, **options: Any) -> str:
 
     The inverse of :func:`parse_options`; what it gives is checked.
     """
-    positional = _KINDS[name].positional if name in _KINDS else None
+    positional = _TYPES[name].positional if name in _TYPES else None
     parts = [f"{value}" if key == positional else f"{key}={_text(value)}" for key, value in options.items()]
     text = f"{name}:{','.join(parts)}" if parts else name
     parse_options(text)
@@ -115,8 +129,8 @@ def describe(name: str, **options: Any) -> str:
 
 
 def examples() -> list[str]:
-    """One example of every kind."""
-    return [kind.example for kind in _KINDS.values()]
+    """One example of every type."""
+    return [entry.example for entry in _TYPES.values()]
 
 
 def _text(value: Any) -> str:
@@ -125,26 +139,26 @@ def _text(value: Any) -> str:
     return f"{value:.12g}" if isinstance(value, float) else f"{value}"
 
 
-def _named(part: str, name: str, kind: _Kind) -> tuple[str, str]:
+def _named(part: str, name: str, entry: _Type) -> tuple[str, str]:
     key, equals, value = part.partition("=")
     if not equals:
-        if kind.positional is None:
-            raise ValueError(f"operator {name!r} does not know what {part!r} is: write {kind.example}")
-        _refuse_number(part, name, kind)
-        return kind.positional, part
-    if key not in kind.options:
-        known = ", ".join(kind.options) or "none"
-        raise ValueError(f"operator {name!r} has no option {key!r} (its options: {known}): write {kind.example}")
+        if entry.positional is None:
+            raise ValueError(f"operator {name!r} does not know what {part!r} is: write {entry.example}")
+        _refuse_number(part, name, entry)
+        return entry.positional, part
+    if key not in entry.options:
+        known = ", ".join(entry.options) or "none"
+        raise ValueError(f"operator {name!r} has no option {key!r} (its options: {known}): write {entry.example}")
     return key, value
 
 
-def _refuse_number(part: str, name: str, kind: _Kind) -> None:
+def _refuse_number(part: str, name: str, entry: _Type) -> None:
     """A number where a file is meant, and there is no such file: it is the other option."""
-    other = next((key for key in kind.either if key != kind.positional), None)
+    other = next((key for key in entry.either if key != entry.positional), None)
     if other is None or Path(part).exists():
         return
     try:
-        kind.options[other](part)
+        entry.options[other](part)
     except ValueError:
         return
     raise ValueError(f"operator {name!r}: there is no file {part}: for a number write {name}:{other}={part}")
@@ -153,7 +167,7 @@ def _refuse_number(part: str, name: str, kind: _Kind) -> None:
 def _refuse_joined(part: str) -> None:
     """Two operators without spaces between them."""
     left, at, right = part.partition("@")
-    if at and right.strip().partition(":")[0] in _KINDS:
+    if at and right.strip().partition(":")[0] in _TYPES:
         raise ValueError(f"operator {part!r}: put spaces around @, '{left.strip()} @ {right.strip()}'")
 
 
@@ -172,12 +186,14 @@ def _converted(key: str, value: str, wanted: type, text: str) -> Any:
     return converted
 
 
-def _check_complete(text: str, kind: _Kind, options: dict[str, Any]) -> None:
-    missing = [key for key in kind.required if key not in options]
+def _check_complete(text: str, entry: _Type, options: dict[str, Any]) -> None:
+    missing = [key for key in entry.required if key not in options]
     if missing:
-        raise ValueError(f"operator {text!r} lacks {', '.join(missing)}: write for example {kind.example}")
-    if kind.either and sum(key in options for key in kind.either) != 1:
-        raise ValueError(f"operator {text!r} needs one of {' or '.join(kind.either)}: write for example {kind.example}")
+        raise ValueError(f"operator {text!r} lacks {', '.join(missing)}: write for example {entry.example}")
+    if entry.either and sum(key in options for key in entry.either) != 1:
+        raise ValueError(
+            f"operator {text!r} needs one of {' or '.join(entry.either)}: write for example {entry.example}"
+        )
 
 
 def _mask(options: dict[str, Any], shape: Shape) -> Operator:
@@ -210,18 +226,18 @@ def _masked(shape: Shape, dims: int | None) -> Shape:
 
 
 def _check_size(given: Shape, shape: Shape) -> None:
-    """A mask is of the size of the pictures, or has one value for each of the signal's."""
+    """A mask is of the size of the images, or has one value for each of the signal's."""
     try:
         fits = np.broadcast_shapes(given, shape) == shape
     except ValueError:
         fits = False
     if not fits:
-        size = f"{shape[-2:]}, the size of the pictures, or " if len(shape) == 3 else ""
+        size = f"{shape[-2:]}, the size of the images, or " if len(shape) == 3 else ""
         raise ValueError(f"the mask has shape {given}, expected {size}{shape}: cut or scale it")
 
 
 def _mask_file(path: Path) -> Tensor:
-    """A picture: bright is known, dark is missing; an array: as it is."""
+    """An image: bright is known, dark is missing; an array: as it is."""
     if path.suffix.lower() in WRITTEN_AS:
         return read_picture(path, channels=1)[0] >= 0.5
     return torch.from_numpy(read_array(path, kinds="buif"))
@@ -282,43 +298,43 @@ def _dense(options: dict[str, Any], shape: Shape) -> Operator:
     return Dense(torch.from_numpy(matrix), shape)
 
 
-_KINDS: dict[str, _Kind] = {
-    "gaussian": _Kind(
+_TYPES: dict[str, _Type] = {
+    "gaussian": _Type(
         _gaussian,
         {"m": int, "seed": int},
         "gaussian:m=392,seed=0",
         required=("m",),
     ),
-    "hadamard": _Kind(
+    "hadamard": _Type(
         lambda o, shape: SubsampledHadamard(o["m"], shape, seed=o.get("seed", 0)),
         {"m": int, "seed": int},
         "hadamard:m=392,seed=0",
         required=("m",),
     ),
-    "mask": _Kind(
+    "mask": _Type(
         _mask,
         {"file": str, "invert": bool, "keep": float, "seed": int, "dims": int},
         "mask:known.png",
         positional="file",
         either=("file", "keep"),
     ),
-    "blur": _Kind(
+    "blur": _Type(
         _blur, {"file": str, "sigma": float, "dims": int}, "blur:sigma=2", positional="file", either=("file", "sigma")
     ),
-    "downsample": _Kind(
+    "downsample": _Type(
         lambda o, shape: Downsample(o["factor"], shape, dims=o.get("dims")),
         {"factor": int, "dims": int},
         "downsample:4",
         positional="factor",
         required=("factor",),
     ),
-    "fourier": _Kind(
+    "fourier": _Type(
         _fourier,
         {"file": str, "m": int, "seed": int, "centred": bool, "dims": int},
         "fourier:lines.npy",
         positional="file",
         either=("file", "m"),
     ),
-    "dense": _Kind(_dense, {"file": str}, "dense:A.npy", positional="file", required=("file",)),
-    "identity": _Kind(lambda o, shape: Identity(shape), {}, "identity"),
+    "dense": _Type(_dense, {"file": str}, "dense:A.npy", positional="file", required=("file",)),
+    "identity": _Type(lambda o, shape: Identity(shape), {}, "identity"),
 }

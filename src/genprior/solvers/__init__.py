@@ -3,7 +3,7 @@
 from genprior.solvers import trial, z_steps
 from genprior.solvers.admm import ADMM, ExactADMM, LinearizedADMM, duals, penalties, w_steps
 from genprior.solvers.auto import Auto
-from genprior.solvers.base import Choice, Solver, State
+from genprior.solvers.base import Choice, Common, Evidence, Solver, State, Vjp
 from genprior.solvers.descent import Adam, GradientDescent
 from genprior.solvers.projected import ProjectedGradient
 from genprior.solvers.trial import LBFGS, LevenbergMarquardt, QuasiNewton
@@ -14,6 +14,8 @@ __all__ = [
     "Adam",
     "Auto",
     "Choice",
+    "Common",
+    "Evidence",
     "ExactADMM",
     "GradientDescent",
     "LevenbergMarquardt",
@@ -22,6 +24,7 @@ __all__ = [
     "QuasiNewton",
     "Solver",
     "State",
+    "Vjp",
     "duals",
     "penalties",
     "trial",

@@ -12,7 +12,15 @@ from torch import Tensor
 from genprior import _batch
 from genprior.generators import Evaluation
 from genprior.problem import Point, Problem
-from genprior.solvers.estimates import gradient_parts, latent_residual, move_ratio, remembered, vjp_ratio
+from genprior.solvers.estimates import (
+    curvature_of,
+    gradient_parts,
+    latent_residual,
+    lipschitz,
+    move_ratio,
+    remembered,
+    vjp_ratio,
+)
 from genprior.terms import Zero
 
 
@@ -137,6 +145,24 @@ class Common:
             at, at.x, point.objective, point.score, zero, torch.ones_like(zero), zero, zero, units, Evidence.none(at.z)
         )
 
+    @classmethod
+    def start(cls, problem: Problem, z: Tensor) -> tuple[Common, Tensor]:
+        """At the start ``z``, and what the loss keeps of its evaluation there: one forward pass. Methods that do not split."""
+        at = problem.generator.evaluate(z)
+        point = problem.evaluate(at.x, at.z)
+        return cls.first(problem, at, point, curvature_of(problem, at.x, point.residual)), point.residual
+
+    def step_to(self, problem: Problem, z: Tensor, vjp: Vjp) -> tuple[Common, Tensor]:
+        """At the next point ``z``, and what the loss keeps there: one forward pass. ``vjp`` was taken at the last point."""
+        return self.arrived(problem, problem.generator.evaluate(z), vjp)
+
+    def arrived(self, problem: Problem, at: Evaluation, vjp: Vjp, exact: Tensor | None = None) -> tuple[Common, Tensor]:
+        """:meth:`step_to` a point at which G was evaluated; ``exact``: where ``vjp`` may say that the run has converged."""
+        point = problem.evaluate(at.x, at.z)
+        _, secant = self.moved(at, problem.generator.spread)
+        evidence = Evidence.at(self.at.z, vjp, torch.maximum(vjp.ratio, secant)).where(exact, self.evidence)
+        return self.next(at, point, torch.maximum(vjp.kappa, secant), evidence), point.residual
+
     def moved(self, at: Evaluation, spread: float) -> tuple[Tensor, Tensor]:
         """``|G(z+) - G(z)|`` of the step to ``at``, and its ratio to ``|z+ - z|``."""
         length = _batch.norm(at.x - self.at.x)
@@ -230,6 +256,14 @@ class State:
     def evidence(self) -> Evidence:
         """What convergence is judged by."""
         return self.common.evidence
+
+    def vjp(self, f: Tensor) -> Vjp:
+        """``DG(z)^T f`` at this point, with the estimate of ``|DG|`` that follows: one backward pass."""
+        return Vjp.of(self, f)
+
+    def step_length(self, vjp: Vjp) -> Tensor:
+        """``scale / (nu |DG|^2)``, per item: the gradient step for the curvature estimated so far."""
+        return self.scale / lipschitz(self.units.smoothness, vjp.kappa)
 
 
 S = TypeVar("S", bound=State)

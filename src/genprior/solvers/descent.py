@@ -6,13 +6,11 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from genprior.problem import Problem
 from genprior.solvers import z_steps
-from genprior.solvers.base import Common, Evidence, Solver, State
-from genprior.solvers.estimates import curvature_of
+from genprior.solvers.base import Common, Solver, State
 from genprior.solvers.z_steps import Task, ZStep
 
 
@@ -37,21 +35,16 @@ class Descent(Solver[DescentState]):
 
     def start(self, problem: Problem, z: Tensor) -> DescentState:
         """The state at ``z``."""
-        at = problem.generator.evaluate(z)
-        point = problem.evaluate(at.x, at.z)
-        common = Common.first(problem, at, point, curvature_of(problem, at.x, point.residual))
-        return DescentState(common, point.residual, self.z_step.start(problem, at.z))
+        common, residual = Common.start(problem, z)
+        return DescentState(common, residual, self.z_step.start(problem, common.at.z))
 
     def step(self, problem: Problem, state: DescentState) -> DescentState:
         """One backward pass at z, one forward pass at z+."""
         s = state
         f = problem.signal_gradient(s.x, s.residual)
         at, vjp, z_memory, _ = self.z_step.advance(problem, s, Task(f, s.units.smoothness, s.scale), s.z_memory)
-        point = problem.evaluate(at.x, at.z)
-        _, secant = s.common.moved(at, problem.generator.spread)
-        evidence = Evidence.at(s.z, vjp, torch.maximum(vjp.ratio, secant))
-        common = s.common.next(at, point, torch.maximum(vjp.kappa, secant), evidence)
-        return DescentState(common, point.residual, z_memory)
+        common, residual = s.common.arrived(problem, at, vjp)
+        return DescentState(common, residual, z_memory)
 
 
 @dataclass(frozen=True)

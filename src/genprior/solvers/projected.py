@@ -11,8 +11,7 @@ from torch import Tensor
 from genprior import _batch, _validate
 from genprior.problem import Problem
 from genprior.solvers import z_steps
-from genprior.solvers.base import Common, Evidence, Solver, State
-from genprior.solvers.estimates import curvature_of
+from genprior.solvers.base import Common, Solver, State
 from genprior.solvers.z_steps import Task, ZStep
 
 
@@ -59,11 +58,9 @@ class ProjectedGradient(Solver[ProjectedState]):
 
     def start(self, problem: Problem, z: Tensor) -> ProjectedState:
         """The state at ``z``, with the first target."""
-        at = problem.generator.evaluate(z)
-        point = problem.evaluate(at.x, at.z)
-        common = Common.first(problem, at, point, curvature_of(problem, at.x, point.residual))
-        target = self._target(problem, at.x, point.residual, common.units.smoothness)
-        return ProjectedState(common, target, common.k, self.z_step.start(problem, at.z))
+        common, residual = Common.start(problem, z)
+        target = self._target(problem, common.at.x, residual, common.units.smoothness)
+        return ProjectedState(common, target, common.k, self.z_step.start(problem, common.at.z))
 
     def step(self, problem: Problem, state: ProjectedState) -> ProjectedState:
         """One inner step of the projection; where it was the last one, the next target."""
@@ -71,16 +68,13 @@ class ProjectedGradient(Solver[ProjectedState]):
         nu = s.units.smoothness
         f = (s.x - s.target) / _batch.spread(self._eta(nu), s.x)
         at, vjp, z_memory, exact = self.z_step.advance(problem, s, Task(f, 1 / self._eta(nu), s.scale), s.z_memory)
-        point = problem.evaluate(at.x, at.z)
+        new = s.count == 0  # between two targets the last verdict holds
+        common, residual = s.common.arrived(problem, at, vjp, new if exact is None else exact & new)
 
         count = (s.count + 1) % self.inner
-        target = self._target(problem, at.x, point.residual, nu)
-        _, secant = s.common.moved(at, problem.generator.spread)
-        new = s.count == 0  # between two targets the last verdict holds
-        evidence = Evidence.at(s.z, vjp, torch.maximum(vjp.ratio, secant))
-        evidence = evidence.where(new if exact is None else exact & new, s.evidence)
+        target = self._target(problem, at.x, residual, nu)
         return ProjectedState(
-            s.common.next(at, point, torch.maximum(vjp.kappa, secant), evidence),
+            common,
             torch.where(_batch.spread(count == 0, target), target, s.target),
             count,
             z_memory,

@@ -115,6 +115,52 @@ def composed(name, outer, inner):
     return Instance(name, lambda: outer.make() @ inner.make(), matrix, exact_bounds=False)
 
 
+def known(part):
+    """The reference matrix of a part."""
+    return part.matrix(part.make())
+
+
+def times(name, factor, part, method=None, **facts):
+    """``factor * part``; a tensor is one factor for each item."""
+    facts = {"row_form": part.row_form, "exact_bounds": part.exact_bounds} | facts
+
+    def matrix(_):
+        return factor.numpy()[:, None, None] * known(part) if isinstance(factor, torch.Tensor) else factor * known(part)
+
+    return Instance(name, lambda: factor * part.make(), matrix, method or part.method, **facts)
+
+
+def added(name, *parts, signs=None, **facts):
+    signs = signs or [1] * len(parts)
+
+    def make():
+        total = parts[0].make()
+        for sign, part in zip(signs[1:], parts[1:], strict=True):
+            total = total + part.make() if sign == 1 else total - part.make()
+        return total
+
+    def matrix(_):
+        return sum(sign * known(part) for sign, part in zip(signs, parts, strict=True))
+
+    return Instance(name, make, matrix, **({"exact_bounds": False} | facts))
+
+
+def transposed(part, **facts):
+    method = part.method if part.row_form or part.method == "FFT" else f"push-through identity ({part.method}"
+    facts = {"method": method, "exact_bounds": part.exact_bounds} | facts
+    return Instance(f"{part.name}, transposed", lambda: part.make().T, lambda _: known(part).swapaxes(-1, -2), **facts)
+
+
+def stacked(name, *parts, **facts):
+    def matrix(_):
+        blocks = [known(part) for part in parts]
+        if any(block.ndim == 3 for block in blocks):
+            blocks = [np.broadcast_to(block, (ITEMS, *block.shape[-2:])) for block in blocks]
+        return np.concatenate(blocks, axis=-2)
+
+    return Instance(name, lambda: ops.Stack(*(part.make() for part in parts)), matrix, **facts)
+
+
 WIDE, TALL = random(5, 12), random(14, 6)
 KERNEL, EVEN, KERNELS = random(3, 3), random(4, 2), random(ITEMS, 3, 2)
 MASK, MASKS, FREQUENCIES = coin(6, 5), coin(ITEMS, 2, 4), coin(ITEMS, 4, 6)
@@ -124,6 +170,8 @@ SMOOTH = gaussian_blur("blur sigma channels", 0.8, (2, 4, 6))
 LINE, LINES, CUBE = random(3), random(ITEMS, 4), random(2, 3, 1)
 MASKED = mask("mask", MASK)
 MANY_MASKS = mask("mask per item, broadcast", coin(ITEMS, 4, 6, seed=5)[:, None], (2, 4, 6), per_item=True)
+
+MIX = composed("per item mask after blur", MANY_MASKS, SMOOTH)
 
 INSTANCES = [
     Instance("identity", lambda: ops.Identity((2, 3)), lambda _: np.eye(6), "diagonal", True),
@@ -213,10 +261,107 @@ INSTANCES = [
     ),
     composed("mask after blur", MASKED, BLUR),
     composed("downsample after blur", downsample(2, (2, 4, 6)), SMOOTH),
-    composed("per item mask after blur", MANY_MASKS, SMOOTH),
+    MIX,
     composed("fourier after per item mask", fourier("", 5, (2, 4)), mask("", MASKS, per_item=True)),
     composed("dense after identity", dense("", WIDE), Instance("", lambda: ops.Identity(12), lambda _: np.eye(12))),
 ]
+
+FACTORS = torch.tensor([0.5, -2.0, 3.0], dtype=F64)
+SVD = {"method": "thin SVD", "row_form": True}
+EYE = Instance("identity image", lambda: ops.Identity((2, 4, 6)), lambda _: np.eye(48), "diagonal", True)
+MATRIX, OTHER, MATRICES = dense("", WIDE), dense("", random(5, 12, seed=7)), dense("", random(ITEMS, 5, 12, seed=8))
+LOW, ROWS = downsample(2, (2, 4, 6)), hadamard(20, (2, 4, 6))
+SPECTRUM, MANY_BLURS = (
+    fourier("", 9, (2, 4, 6)),
+    blur("", KERNELS, (2, 4, 6), lambda: list(KERNELS.numpy()), per_item=True),
+)
+LEFT = torch.zeros(4, 6, dtype=torch.bool).index_fill_(1, torch.arange(3), True)
+LEFT_MASK, RIGHT_MASK = mask("", LEFT, (2, 4, 6)), mask("", ~LEFT, (2, 4, 6))
+HALVES = [mask("", random(ITEMS, 2, 4, 6).abs() * half, per_item=True) for half in (LEFT, ~LEFT)]
+FUNCTION = linear("", lambda: ops.Linear(lambda x: x @ WIDE.T, None, 12, dtype=F64), WIDE)
+SUMS = {"row_form": False, "exact_bounds": False}
+
+ALGEBRA = [
+    times("2 * dense", 2, MATRIX),
+    times("dense times -0.3 tall", -0.3, dense("", TALL, row_form=False)),
+    times("zero * dense", 0.0, MATRIX),
+    times("per item * dense", FACTORS, MATRIX),
+    times("per item * dense per item", FACTORS, MATRICES),
+    times("per item * identity", FACTORS, EYE),
+    times("3 * mask", 3, MASKED),
+    times("per item * mask", FACTORS, MASKED),
+    times("per item * mask per item", FACTORS, MANY_MASKS),
+    times("-blur", -1, BLUR),
+    times("per item * blur", FACTORS, SMOOTH),
+    times("per item * blur per item", FACTORS, MANY_BLURS),
+    times("per item * fourier", FACTORS, SPECTRUM),
+    times("per item * downsample", FACTORS, LOW),
+    times("0.1 * hadamard", 0.1, ROWS),
+    times("per item * function", FACTORS, FUNCTION),
+    times("per item * composition", FACTORS, MIX),
+    added("dense + dense", MATRIX, OTHER, exact_bounds=True, **SVD),
+    added("dense - dense per item", MATRIX, MATRICES, signs=[1, -1], exact_bounds=True, **SVD),
+    added("identity - blur", EYE, SMOOTH, signs=[1, -1]),
+    added("identity + small mask", EYE, times("", 0.2, MANY_MASKS)),
+    added("blur + mask per item - identity", SMOOTH, MANY_MASKS, EYE, signs=[1, 1, -1]),
+    added("fourier + real mask", SPECTRUM, MANY_MASKS),
+    added("function + per item * dense", FUNCTION, times("", FACTORS, MATRIX)),
+    transposed(MATRIX),
+    transposed(dense("dense m>d", TALL, row_form=False)),
+    transposed(dense("dense m=d", random(7, 7, seed=3))),
+    transposed(dense("dense rank deficient", rank_deficient(6, 9, 3))),
+    transposed(dense("dense per item", random(ITEMS, 4, 6), (2, 3))),
+    transposed(BLUR),
+    transposed(MANY_BLURS),
+    transposed(LOW),
+    transposed(ROWS),
+    transposed(FUNCTION, method="conjugate gradient"),
+    Instance(
+        "scaled dense per item, transposed",
+        lambda: (FACTORS * MATRICES.make()).T,
+        lambda _: FACTORS.numpy()[:, None, None] * known(MATRICES).swapaxes(1, 2),
+        "thin SVD",
+    ),
+    Instance(
+        "composition, transposed", lambda: MIX.make().T, lambda _: known(MIX).swapaxes(-1, -2), exact_bounds=False
+    ),
+    Instance(
+        "sum, transposed",
+        lambda: (SMOOTH.make() - MANY_MASKS.make()).T,
+        lambda _: (known(SMOOTH) - known(MANY_MASKS)).swapaxes(-1, -2),
+        exact_bounds=False,
+    ),
+    stacked("stack of one mask", MASKED, method="diagonal", row_form=True),
+    stacked("stack of overlapping masks", MANY_MASKS, times("", 0.3, LEFT_MASK), EYE, method="diagonal"),
+    stacked("stack of halves", LEFT_MASK, times("", FACTORS, RIGHT_MASK), method="diagonal", row_form=True),
+    stacked("stack of halves per item", *HALVES, method="diagonal", row_form=True),
+    stacked("stack of blur, fourier, identity", MANY_BLURS, SPECTRUM, times("", FACTORS, EYE), method="FFT"),
+    stacked("stack of dense", MATRIX, times("", -2, OTHER), **SVD),
+    stacked("stack of dense per item", MATRIX, MATRICES, **SVD),
+    stacked("stack of dense, tall", MATRIX, OTHER, MATRICES, method="thin SVD"),
+    stacked("stack of hadamard and identity", ROWS, times("", FACTORS, EYE), method="orthogonal rows"),
+    stacked(
+        "stack of identity and dense",
+        times("", 0.5, Instance("", lambda: ops.Identity(12), lambda _: np.eye(12))),
+        MATRICES,
+        method="thin SVD",
+    ),
+    stacked(
+        "stack of function and identity", FUNCTION, Instance("", lambda: ops.Identity(12), lambda _: np.eye(12)), **SUMS
+    ),
+    stacked("stack of mask and blur", MANY_MASKS, SMOOTH, **SUMS),
+    stacked("stack of downsample and hadamard", LOW, ROWS, **SUMS),
+    stacked("stack of fourier and mask", SPECTRUM, MANY_MASKS, **SUMS),
+    Instance(
+        "2 * stack of mask and blur, transposed",
+        lambda: (2 * ops.Stack(MANY_MASKS.make(), SMOOTH.make())).T,
+        lambda _: 2 * np.concatenate([known(MANY_MASKS), np.stack([known(SMOOTH)] * ITEMS)], 1).swapaxes(1, 2),
+        exact_bounds=False,
+    ),
+    stacked("stack of a stack and a sum", stacked("", LOW, ROWS), added("", EYE, SMOOTH), **SUMS),
+    composed("stack after blur", stacked("", LOW, ROWS), SMOOTH),
+]
+INSTANCES += ALGEBRA
 
 PER_ITEM = [i for i in INSTANCES if i.make().batch is not None]
 every = pytest.mark.parametrize("instance", INSTANCES, ids=str)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+import genprior as gp
 from genprior import operators as ops
 
 from .instances import F64
@@ -18,6 +19,7 @@ NAN = torch.full((2, 2), math.nan)
 BIG = ops.SubsampledHadamard(10_000, 10_000)
 FREE = ops.Linear(lambda x: 2 * x, lambda y: 2 * y)
 DOUBLE = ops.Linear(lambda x: 2 * x, None, 6)
+PAIR = ops.Stack(A, ops.Identity((1, 2, 3)))
 
 BAD = {
     "matrix nan": (lambda: ops.Dense(NAN), ValueError, "matrix holds 4 NaN"),
@@ -157,6 +159,102 @@ BAD = {
         "made for different numbers of items",
     ),
     "compose dtype": (lambda: A @ ops.Blur(1.0, (1, 2, 3), dtype=F64), ValueError, "use .to(dtype=...)"),
+    "add a number": (lambda: A + 3, TypeError, "an operator adds to an operator of the same shapes, got int"),
+    "add a term": (lambda: A + gp.L1(), TypeError, "got L1: terms and losses are parts of gp.Problem"),
+    "add to a term": (lambda: gp.L1() + A, TypeError, "L1"),
+    "subtract a tensor": (lambda: A - X, TypeError, "an operator adds to an operator of the same shapes, got Tensor"),
+    "add signals": (
+        lambda: A + ops.Gaussian(4, 6),
+        ValueError,
+        "the signal shapes differ, (1, 2, 3) and (6,), but must agree",
+    ),
+    "add measurements": (
+        lambda: A + ops.Gaussian(5, (1, 2, 3)),
+        ValueError,
+        "the measurement shapes differ, (4,) and (5,), but must agree: operators.Stack takes several types",
+    ),
+    "add measurements known late": (
+        lambda: (FREE + ops.Linear(lambda x: x[:, :2], len))(torch.ones(2, 3)),
+        ValueError,
+        "its operators give (2, 3) and (2, 2): measurements that are added must have the same shape",
+    ),
+    "add dtype": (
+        lambda: A + A.to(dtype=F64),
+        ValueError,
+        "but Gaussian(4, (1, 2, 3), seed=0) has torch.float64: use .to(",
+    ),
+    "add device": (lambda: A + A.to("meta"), ValueError, "use .to(device=...)"),
+    "add items": (lambda: ITEMS + ops.Mask(torch.ones(2, 5), per_item=True), ValueError, "numbers of items, 3 and 2"),
+    "factor nan": (lambda: math.nan * A, ValueError, "factor must be a finite number"),
+    "factor infinite item": (lambda: torch.tensor([1.0, math.inf]) * A, ValueError, "factor must hold finite numbers"),
+    "factor overflows": (lambda: 1e200 * (1e200 * A), ValueError, "factor must be a finite number"),
+    "factor text": (lambda: "2" * A, TypeError, "factor must be a number, got '2' (str)"),
+    "factor complex": (lambda: 1j * A, TypeError, "factor must be a number, got 1j (complex)"),
+    "factor ints": (lambda: torch.tensor([1, 2]) * A, ValueError, "factor must be a number or a floating-point tensor"),
+    "factor array": (lambda: np.ones(2) * A, TypeError, "factor must be a number, got array([1., 1.]) (ndarray)"),
+    "factor term": (lambda: A * gp.L1(), TypeError, "factor must be a number"),
+    "factor operator": (lambda: A * A, TypeError, "for first B, then A write A @ B"),
+    "factor signals": (
+        lambda: A * X,
+        ValueError,
+        "expected a number or (B,), one per item: to apply the operator write A(x)",
+    ),
+    "factor items": (lambda: torch.ones(2) * ITEMS, ValueError, "factor has 2 values, one per item, but Mask"),
+    "factor items scaled": (
+        lambda: torch.ones(2) * (torch.ones(3) * A),
+        ValueError,
+        "factor has 2 values, one per item",
+    ),
+    "factor no items": (lambda: torch.ones(0) * A, ValueError, "factor has 0 values, one per item"),
+    "factor device": (lambda: torch.ones(3) * A.to("meta"), ValueError, "is on meta: use factor.to('meta')"),
+    "divisor zero": (lambda: A / 0, ValueError, "divisor must not be 0, got 0"),
+    "divisor zero item": (lambda: A / torch.tensor([1.0, 0.0]), ValueError, "divisor must not be 0"),
+    "divisor operator": (lambda: A / A, TypeError, "divisor must be a number or one per item"),
+    "apply by @": (lambda: A @ X, TypeError, "got a tensor (2, 1, 2, 3): to apply the operator write A(x)"),
+    "scaled items": (lambda: (torch.ones(3) * A)(X), ValueError, "signals have 2 items"),
+    "transpose complex": (lambda: ops.SubsampledFourier(1, (2, 2)).T, TypeError, "has no .T"),
+    "transpose takes measurements": (lambda: A.T(X), ValueError, "signals has shape (2, 1, 2, 3), expected (B, 4)"),
+    "transpose without shapes": (FREE.T.gram_bounds, ValueError, "gram_bounds() needs to know the shapes"),
+    "stack nothing": (ops.Stack, ValueError, "Stack needs at least one operator, got none: write Stack(A, B)"),
+    "stack list": (
+        lambda: ops.Stack([A, A]),
+        TypeError,
+        "operator 0 of Stack must be a genprior.operators.Operator, got list",
+    ),
+    "stack matrix": (lambda: ops.Stack(A, torch.ones(2, 2)), TypeError, "operator 1 of Stack must be"),
+    "stack signals": (
+        lambda: ops.Stack(A, ops.Identity(6)),
+        ValueError,
+        "the signal shapes differ, (1, 2, 3) and (6,)",
+    ),
+    "stack dtype": (lambda: ops.Stack(A, A.to(dtype=F64)), ValueError, "use .to(dtype=...)"),
+    "stack device": (lambda: ops.Stack(A, A.to("meta")), ValueError, "use .to(device=...)"),
+    "stack items": (
+        lambda: ops.Stack(ITEMS, ops.Mask(torch.ones(2, 5), per_item=True)),
+        ValueError,
+        "made for different numbers of items, 3 and 2",
+    ),
+    "stack adjoint without shapes": (
+        lambda: ops.Stack(FREE, FREE).adjoint(torch.ones(2, 3)),
+        ValueError,
+        "the layout of stacked measurements needs to know the shapes",
+    ),
+    "split shape": (lambda: PAIR.split(torch.zeros(2, 9)), ValueError, "y have 9 values, but the operator gives 10"),
+    "split dtype": (lambda: PAIR.split(torch.zeros(2, 10, dtype=F64)), TypeError, "works in torch.float32"),
+    "join one tensor": (
+        lambda: PAIR.join(torch.zeros(2, 10)),
+        ValueError,
+        "a list of 2 tensors, one for each operator",
+    ),
+    "join three": (lambda: PAIR.join([X, X, X]), ValueError, "a list of 2 tensors, one for each operator of Stack"),
+    "join order": (lambda: PAIR.join([X, torch.zeros(2, 4)]), ValueError, "measurements[0] have 6 values"),
+    "join items": (lambda: PAIR.join([torch.zeros(3, 4), X]), ValueError, "measurements have [3, 2] items"),
+    "join complex": (lambda: PAIR.join([torch.zeros(2, 4), X + 1j]), TypeError, "measurements[1] must hold real"),
+    "least squares of a stack": (
+        lambda: gp.LeastSquares(PAIR, torch.zeros(2, 9)),
+        ValueError,
+        "measurements have 9 values, but the operator gives 10",
+    ),
     "signals shape": (lambda: A(torch.zeros(2, 6)), ValueError, "signals has shape (2, 6), expected (B, 1, 2, 3)"),
     "signals no batch": (lambda: A(X[0]), ValueError, "add the batch axis with [None]"),
     "signals empty": (lambda: A(X[:0]), ValueError, "signals is an empty batch"),
@@ -241,8 +339,16 @@ def test_the_options_of_a_function_stay_when_it_gets_its_place(shape):
 
 
 def test_operators_on_another_device():
-    a = ops.Mask(torch.ones(3, 2), per_item=True).to("meta")
+    here = ops.Mask(torch.ones(3, 2), per_item=True)
+    a = here.to("meta")
     assert a.device == torch.device("meta") and a(torch.zeros(3, 2, device="meta")).device.type == "meta"
+    for c in (torch.ones(3) * here, here - here, ops.Stack(here, 2 * ops.Identity(2)), (here @ here).T):
+        y = c.to("meta")(torch.zeros(3, 2, device="meta"))
+        assert y.device.type == "meta"
+        if c.closed_form:
+            assert c.to("meta").resolvent(torch.zeros(3, 2, device="meta"), 1.0).shape == (3, 2)
+    moved = (torch.ones(3) * ops.Stack(ops.Mask(torch.ones(2)), ops.Identity(2))).to("meta")
+    assert moved(torch.zeros(3, 2, device="meta")).shape == (3, 4) and moved.device == torch.device("meta")
     b = (ops.SubsampledHadamard(2, 6) @ ops.Identity(6)).to("meta")
     assert b(torch.zeros(1, 6, device="meta")).device.type == "meta"
     assert a.resolvent(torch.zeros(3, 2, device="meta"), torch.ones(3, device="meta")).shape == (3, 2)

@@ -12,7 +12,7 @@ from torch import Tensor
 from genprior import _batch
 from genprior.problem import Problem
 from genprior.solvers.base import Common, Evidence, Multiplier, Solver, Vjp
-from genprior.solvers.estimates import latent_residual, noise
+from genprior.solvers.estimates import latent_residual, noise, secant_of
 from genprior.solvers.quadratic import OwnTerm
 from genprior.solvers.trial.continuation import Continuation, Fall, NoRidge
 from genprior.solvers.trial.multipliers import Multipliers, SignalPart
@@ -83,6 +83,8 @@ class Judged(NamedTuple):
     fall: Tensor
     """Decrease of the whole function from base to trial."""
     vjp: Vjp | None
+    jac_scale: Tensor
+    """Local estimate of ``|DG|``: from that gradient, and from how far the step moved the signal."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,9 @@ class TrialMethod(Solver[TrialState[M]], Generic[M]):
         judgement = self.search.judged(s.search, decreased, self._along(s, own, vjp))
         accepted = judgement.accepted
         base = s.base.where(accepted, self._place(s, vjp))
-        lesson = self.direction.learned(problem, s, base, Judged(accepted, moved, before - trial, vjp))
+        lesson = self.direction.learned(
+            problem, s, base, Judged(accepted, moved, before - trial, vjp, self._jac_scale(s, vjp))
+        )
         base = replace(base, gradient=lesson.gradient)
 
         s = replace(s, ridge=self._faded(s, base, accepted, moved), split=self._aged(s, vjp, accepted, moved))
@@ -215,6 +219,15 @@ class TrialMethod(Solver[TrialState[M]], Generic[M]):
         if vjp is None or not self.search.needs_gradient or not own.is_quadratic:
             return None
         return _batch.dot(_batch.flat(vjp.gradient) + own.gradient(_batch.flat(s.z)), s.search.direction)
+
+    @staticmethod
+    def _jac_scale(s: TrialState[M], vjp: Vjp | None) -> Tensor:
+        """The last one where the step is too short to tell, and where no gradient was taken."""
+        if vjp is None:
+            return s.evidence.jac_scale
+        z = _batch.flat(s.z)
+        secant = secant_of(s.x - s.base.x, z - s.base.z, z)
+        return torch.maximum(vjp.ratio, torch.where(secant.isinf(), s.evidence.jac_scale, secant))
 
     @staticmethod
     def _place(s: TrialState[M], vjp: Vjp | None) -> Place:

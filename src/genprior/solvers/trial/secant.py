@@ -15,7 +15,7 @@ from genprior.problem import Problem
 from genprior.solvers import envelope
 from genprior.solvers.base import Common
 from genprior.solvers.damping import affords_jacobian
-from genprior.solvers.estimates import is_long, lipschitz, secant_of
+from genprior.solvers.estimates import is_long, lipschitz
 from genprior.solvers.quadratic import OwnTerm, proximal_direction
 from genprior.solvers.trial.engine import Aim, Direction, Judged, Lesson
 from genprior.solvers.trial.pairs import SecantModel
@@ -185,10 +185,8 @@ class Secant(Direction[SecantState]):
         if isinstance(self.first, NewestPair):
             pairs = replace(pairs, first=lipschitz(s.units.smoothness, vjp.kappa)[:, None])
         model = replace(model, pairs=pairs, accepted=model.accepted + judged.accepted)
-        secant = secant_of(s.x - s.base.x, step, z)
-        jac_scale = torch.maximum(vjp.ratio, torch.where(secant.isinf(), s.evidence.jac_scale, secant))
         model = self._renewed(problem, model, base, judged.accepted, s)
-        return Lesson(model, base.gradient, judged.accepted, jac_scale, taught)
+        return Lesson(model, base.gradient, judged.accepted, judged.jac_scale, taught)
 
     def _teaches(self, accepted: Tensor, step: Tensor, change: Tensor) -> Tensor:
         if self.clear is None:
