@@ -28,8 +28,8 @@ def minimise(case: Case, i: int, v: np.ndarray, t: float) -> tuple[np.ndarray, f
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # so accurate is not always possible: then as accurate as by default
         problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-9, tol_gap_rel=1e-9, tol_feas=1e-9)
-    if problem.status != cp.OPTIMAL:
-        problem.solve(solver=cp.CLARABEL)
+        if problem.status != cp.OPTIMAL:
+            problem.solve(solver=cp.CLARABEL)
     return x.value.reshape(v.shape), problem.value
 
 
