@@ -90,6 +90,16 @@ def test_what_only_commands_need_is_imported_by_commands(package, importers):
     assert {name for name, others in package_graph().items() if package in others} <= importers
 
 
+def test_the_lab_is_imported_by_nothing_but_its_commands():
+    importers = {
+        path.relative_to(ROOT).as_posix()
+        for path in ROOT.rglob("*.py")
+        if ROOT / "lab" not in path.parents
+        and "lab" in {package_of(name) for name in imports(ast.parse(path.read_text(encoding="utf-8")))}
+    }
+    assert importers == {f"cli/{name}.py" for name in ("bench", "demo", "race", "reproduce")}
+
+
 def test_the_drawing_in_the_documentation_is_true():
     text = DESIGN.read_text(encoding="utf-8")
     shown = text.partition(BEGIN)[2].partition(END)[0]

@@ -8,7 +8,8 @@ from torch import nn
 
 import genprior as gp
 from genprior import Status
-from genprior.assessment import COMMAND, PYTHON, Company, Concern, Facts, assess
+from genprior.assessment import JOB, PYTHON, Company, Concern, Facts, assess
+from genprior.cli.flags import words_of_recover
 
 GOOD = Facts(Status.CONVERGED, steps=50, objective=0.3, residual=0.12)
 OTHERS = Company.of([0.1, 0.11, 0.12, 0.13, 0.15, 0.2, 0.12, 0.09])
@@ -79,9 +80,11 @@ def test_a_single_item_is_lost_only_where_it_explains_little():
 
 def test_cautions_are_told_in_the_words_of_who_asks():
     facts = changed(latent=1.5, bound=True, penalty=0.4)
-    python, command = assess(facts, OTHERS, PYTHON).advice, assess(facts, OTHERS, COMMAND).advice
+    python, command = assess(facts, OTHERS, PYTHON).advice, assess(facts, OTHERS, words_of_recover()).advice
     assert "on_latent" in python and "--latent-ball" in command and "on_latent" not in command
-    for text in (python, command):
+    job = assess(facts, OTHERS, JOB).advice
+    assert "latent_ball=" in job and "--" not in job
+    for text in (python, command, job):
         assert "outside of the generator's latent distribution" in text and "bound" in text and "40%" in text
 
 

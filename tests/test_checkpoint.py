@@ -319,7 +319,7 @@ def test_due(tmp_path, monkeypatch):
     now = [time.monotonic() + 10.5]
     monkeypatch.setattr(checkpoint_module.time, "monotonic", lambda: now[0])
     assert by_time.due(6)
-    by_time.write({"a": torch.ones(1)}, {"run": "x"})
+    by_time.write("x", {}, {"a": torch.ones(1)})
     assert not by_time.due(7)
     now[0] += 10.5
     assert by_time.due(8)

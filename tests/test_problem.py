@@ -246,3 +246,86 @@ def test_repr():
     text = repr(gp.Problem(G, LOSSES["distance"], on_signal=L1()))
     assert text.startswith("Problem(Generator(Sequential")
     assert text.endswith("loss=SquaredDistance(y (3, 2, 4), weight=0.6), on_signal=L1(), on_latent=Zero(), batch=3)")
+
+
+# -- sums of a constraint and a finite term -----------------------------------------------------------------------------
+
+MIXED = [
+    Box(-0.01, 0.01) + 0.1 * L1(),
+    0.3 * TotalVariation() + Box(-0.01, 0.01),
+    L2() + Ball(0.05),
+    (Box(-0.01, 0.01) + 0.1 * L1()).around(Y),
+    2 * (LInf() + Box(-0.01, 0.01)),
+    0.5 * SquaredL2() + Box(-0.01, 0.01),
+]
+
+
+@every_loss
+@pytest.mark.parametrize("term", MIXED, ids=repr)
+def test_a_constraint_with_a_finite_term(loss, term):
+    """Infinite outside of the set, and ranked there by the finite part and a penalty on the distance."""
+    problem = gp.Problem(G, loss, on_signal=term)
+    z = latents()
+    x = G(z).detach()
+    point, finite = problem.evaluate(x, z), problem.loss(x) + term.finite(x)
+    assert point.objective.tolist() == [math.inf] * B
+    excess = point.score - finite
+    weight = excess / term.violation(x)
+    assert bool((excess > 0).all())
+    further = problem.evaluate(1.5 * x, z).score - problem.loss(1.5 * x) - term.finite(1.5 * x)
+    torch.testing.assert_close(further / term.violation(1.5 * x), weight, rtol=1e-7, atol=1e-9)
+    assert torch.equal(point.score, problem.signal_value(x, point.loss))
+    inside = term.prox(x, 1.0)
+    feasible = problem.evaluate(inside, z)
+    torch.testing.assert_close(feasible.objective, problem.loss(inside) + term.finite(inside), rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(feasible.score, feasible.objective, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("term", MIXED, ids=repr)
+def test_signal_gradient_of_a_mixed_sum_against_differences(term):
+    """The score is smooth at random points outside of the set; the term on the latent is none."""
+    problem = gp.Problem(G, LOSSES["distance"], on_signal=term)
+    x, z, h = random(B, *D, seed=7), latents(), 1e-6
+    ours = problem.signal_gradient(x, problem.evaluate(x, z).residual)
+    for j in range(8):
+        e = h * torch.eye(8, dtype=F64)[j].reshape(D)
+        slope = (problem.evaluate(x + e, z).score - problem.evaluate(x - e, z).score) / (2 * h)
+        torch.testing.assert_close(ours.flatten(1)[:, j], slope, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("term", MIXED[:3], ids=repr)
+def test_the_penalty_of_a_mixed_sum_is_exact(term):
+    """The minimiser of the score in the signal is that of the objective: the nearest feasible point of the prox."""
+    problem = gp.Problem(G, gp.SquaredDistance(Y, 0.5), on_signal=term)
+    best = term.prox(Y, 1.0)
+    least = problem.evaluate(best, latents()).score
+    for seed in range(20):
+        for size in (1e-3, 0.1, 1.0):
+            other = best + size * random(B, *D, seed=seed)
+            assert bool((problem.evaluate(other, latents()).score >= least - 1e-7).all())
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [gp.Auto(), gp.ExactADMM(), gp.LinearizedADMM(), gp.LBFGS(), gp.ProjectedGradient()],
+    ids=lambda s: type(s).__name__,
+)
+@pytest.mark.parametrize(
+    "term",
+    [
+        Box(-1, 1) + 0.02 * L1(),
+        0.02 * TotalVariation(dims=1) + Box(-1, 1),
+        0.02 * L2() + Box(-1, 1),
+        0.02 * LInf() + Box(-1, 1),
+    ],
+    ids=repr,
+)
+def test_sums_in_every_solver(term, solver):
+    truth = 0.5 * G(latents()).detach()
+    problem = gp.Problem(G, gp.SquaredDistance(truth, 0.5), on_signal=term, on_latent=0.01 * L1() + Box(-2, 2))
+    result = gp.solve(problem, solver, stop=gp.MaxSteps(80), restarts=1, seed=3)
+    start = problem.objective(G.sample_latent(B, seed=3).to(F64).clamp(-2, 2))
+    assert torch.equal(problem.objective(result.z), result.objective)
+    assert bool(result.objective.isfinite().all())
+    assert bool((result.z.abs() <= 2).all())
+    assert float(result.objective.sum()) < float(start.sum())

@@ -85,15 +85,15 @@ def temporary_name(path: Path) -> Path:
 
 
 def make_folder(folder: Path) -> None:
-    """Make the folder that a person gave as ``--out``, with those above it; say plainly why it cannot be one."""
+    """Make the folder for what a job writes, its argument ``out``, with those above it; say plainly why it cannot be one."""
     there = next((path for path in (folder, *folder.parents) if path.exists()), folder)
     if there.exists() and not there.is_dir():
-        where = "is a file, expected a folder" if there == folder else f"cannot be made, for {there} is a file"
-        raise ValueError(f"--out {folder} {where}: give another --out")
+        where = "is a file, expected a folder" if there == folder else f"cannot be made, because {there} is a file"
+        raise ValueError(f"`out` {folder} {where}: give another `out`")
     try:
         add_folder(folder)
     except OSError as problem:
-        raise ValueError(f"--out {folder} cannot be made ({problem.strerror}): give another --out") from None
+        raise ValueError(f"`out` {folder} cannot be made ({problem.strerror}): give another `out`") from None
 
 
 def set_aside(path: Path) -> Path:

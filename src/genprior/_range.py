@@ -9,8 +9,8 @@ from torch import Tensor
 
 from genprior.losses import LeastSquares, Loss, SquaredDistance
 from genprior.operators import Identity, Mask
-from genprior.terms import Term
-from genprior.terms.base import Around, Scaled
+from genprior.terms import Sum, Term
+from genprior.terms.base import Around, Wrapped
 
 _FAR_OUT = 8.0
 """So many widths of the range outside of it no noise explains."""
@@ -38,8 +38,12 @@ def _signals(loss: Loss, on_signal: Term) -> Iterator[tuple[Tensor, float]]:
         yield loss.y, 1.0
     elif isinstance(loss, LeastSquares) and isinstance(loss.operator, Identity | Mask):
         yield loss.y, max(1.0, float(loss.operator.norm().max()))
-    term = on_signal
-    while isinstance(term, Scaled | Around):
-        if isinstance(term, Around) and isinstance(term.centre, Tensor):
-            yield term.centre, 1.0
-        term = term.term
+    yield from ((centre, 1.0) for centre in _centres(on_signal))
+
+
+def _centres(term: Term) -> Iterator[Tensor]:
+    """The signals around which a term, or a part of a sum, is centred."""
+    if isinstance(term, Around) and isinstance(term.centre, Tensor):
+        yield term.centre
+    for part in (term.term,) if isinstance(term, Wrapped) else term.parts if isinstance(term, Sum) else ():
+        yield from _centres(part)

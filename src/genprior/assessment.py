@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -109,6 +109,8 @@ class Words:
     patience: str
     prior: str
     check: str
+    translate: Callable[[str], str] = str
+    """How texts are put that name arguments in backticks, such as notes."""
 
 
 PYTHON = Words(
@@ -119,14 +121,15 @@ PYTHON = Words(
     prior="on_latent=gp.Ball(...) or a weight on gp.SquaredL2()",
     check="gp.checks.check_generator(G)",
 )
-COMMAND = Words(
-    restarts="--restarts 8",
-    steps="--steps",
-    time="--time",
-    patience="--patience",
-    prior="--latent-ball",
-    check="genprior check",
+JOB = Words(
+    restarts="restarts=8",
+    steps="steps=...",
+    time="time=...",
+    patience="patience=...",
+    prior="latent_ball=...",
+    check="genprior.jobs.check.inspect_generator(source)",
 )
+"""Of a job: the arguments of :class:`genprior.jobs.settings.Recovery`."""
 
 
 @dataclass(frozen=True)

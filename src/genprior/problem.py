@@ -22,7 +22,7 @@ class Point(NamedTuple):
     objective: Tensor
     """``F(G(z), z)`` per item, ``inf`` where R or H forbids the point."""
     score: Tensor
-    """What iterates are ranked by: the objective, or a finite penalty function of it where R is an indicator."""
+    """What iterates are ranked by: the objective, or a finite penalty function of it where R has a constraint."""
     residual: Tensor
     """What the loss keeps of its evaluation, for its gradient."""
     loss: Tensor
@@ -43,7 +43,7 @@ class Problem:
     on_latent
         the term H on the latent z; omitted: zero.
     feasibility
-        where R is the indicator of a set, a signal this near to the set, relative to its own length, counts as feasible.
+        where R is infinite outside of a set, a signal this near to the set, relative to its own length, counts as feasible.
 
     Shapes, devices and dtypes are checked here, once. ``batch`` is the number of items where the data fix it, else None.
 
@@ -120,20 +120,24 @@ class Problem:
         smooth = loss if isinstance(self.on_latent, Zero) else loss + self.on_latent(z)
         if isinstance(self.on_signal, Zero):
             return Point(smooth, smooth, residual, loss)
-        value = self.on_signal(x)
-        if not self.on_signal.is_indicator:
-            return Point(smooth + value, smooth + value, residual, loss)
-        violation = self.on_signal.violation(x)
-        value = torch.where(violation <= self.feasibility * _batch.norm(x), 0.0, value)
-        return Point(smooth + value, smooth + self._penalty_weight() * violation, residual, loss)
+        return self._signal_point(x, loss, residual, smooth)
+
+    def _signal_point(self, x: Tensor, loss: Tensor, residual: Tensor, smooth: Tensor) -> Point:
+        """With R, where that is not zero: its constraint is kept up to ``feasibility``, and penalised in the score."""
+        term, constraint = self.on_signal, self.on_signal.constraint
+        if constraint is None:
+            value = smooth + term(x)
+            return Point(value, value, residual, loss)
+        violation = constraint.violation(x)
+        forbidden = torch.where(violation <= self.feasibility * _batch.norm(x), 0.0, constraint(x))
+        finite = smooth if term.is_indicator else smooth + term.finite(x)
+        return Point(finite + forbidden, finite + self._penalty_weight() * violation, residual, loss)
 
     def signal_value(self, x: Tensor, loss: Tensor) -> Tensor:
-        """``L + R`` at ``x``, where L is ``loss``; an indicator R counts as the penalty that the score puts in its place."""
-        if isinstance(self.on_signal, Zero):
-            return loss
-        if not self.on_signal.is_indicator:
-            return loss + self.on_signal(x)
-        return loss + self._penalty_weight() * self.on_signal.violation(x)
+        """``L + R`` at ``x``, where L is ``loss``; a constraint counts as the penalty that the score puts in its place."""
+        finite, constraint = self.on_signal.finite, self.on_signal.constraint
+        value = loss if isinstance(finite, Zero) else loss + finite(x)
+        return value if constraint is None else value + self._penalty_weight() * constraint.violation(x)
 
     def objective(self, z: Tensor) -> Tensor:
         """``L(G(z)) + R(G(z)) + H(z)`` per item (one forward pass)."""
@@ -141,29 +145,33 @@ class Problem:
             return self.evaluate(self.generator(z), z).objective
 
     def signal_gradient(self, x: Tensor, residual: Tensor) -> Tensor:
-        """One (sub)gradient of L + R at ``x``; for an indicator R, of the penalty that the score puts in its place."""
+        """One (sub)gradient of L + R at ``x``; a constraint counts as the penalty that the score puts in its place."""
+        finite, constraint = self.on_signal.finite, self.on_signal.constraint
         gradient = self.loss.gradient(x, residual)
-        if isinstance(self.on_signal, Zero):
+        gradient = gradient if isinstance(finite, Zero) else gradient + finite.subgradient(x)
+        if constraint is None:
             return gradient
-        if not self.on_signal.is_indicator:
-            return gradient + self.on_signal.subgradient(x)
-        outward = x - self.on_signal.prox(x, 1.0)
+        outward = x - constraint.prox(x, 1.0)
         length = _batch.norm(outward)
         unit = outward / _batch.spread(torch.where(length > 0, length, torch.ones_like(length)), x)
         return gradient + _batch.spread(self._penalty_weight().expand(len(x)), x) * unit
 
     def _penalty_weight(self) -> Tensor:
-        """Weight of the distance to an indicator's set in the score: twice ``|grad L|`` at the set's point nearest to 0.
+        """Weight of the distance to the constraint's set in the score: twice ``|grad L|`` at the set's point nearest to 0.
 
-        A penalty ``c dist(x)`` is exact when c exceeds the multiplier ``|grad L(w*)|``. One number per item for the whole
-        run, whatever the iterate, so that scores compare; 1 where L is flat, or infinitely steep.
+        A penalty ``c dist(x)`` is exact when c exceeds the multiplier, a (sub)gradient of L and the finite part of R at w*.
+        One number per item for the whole run, whatever the iterate, so that scores compare; 1 where both are flat, or
+        infinitely steep. A norm is flat at its centre alone, so its subgradient is also taken beside that point.
         """
         if self._weight is None:
+            term, constraint = self.on_signal.finite, self.on_signal.constraint
+            assert constraint is not None, "only a constraint is penalised"
             shape = (self.batch or 1, *self.generator.signal_shape)
-            inside = self.on_signal.prox(
-                torch.zeros(shape, device=self.generator.device, dtype=self.generator.dtype), 1.0
-            )
+            inside = constraint.prox(torch.zeros(shape, device=self.generator.device, dtype=self.generator.dtype), 1.0)
             size = _batch.norm(self.loss.gradient(inside, self.loss.evaluate(inside)[1]))
+            if not isinstance(term, Zero):
+                beside = inside if term.as_quadratic() is not None else inside + 1
+                size = size + torch.maximum(*(_batch.norm(term.subgradient(x)) for x in (inside, beside)))
             self._weight = torch.where((size > 0) & size.isfinite(), 2 * size, torch.ones_like(size))
         return self._weight
 

@@ -76,7 +76,7 @@ def test_names_that_were_allowed():
     assert hosts.know("demo.example.org") and hosts.know("[::7]:80") and not hosts.know("www.demo.example.org")
     assert hosts.trust("https://demo.example.org", "127.0.0.1:8080"), "a proxy may put its own address into Host"
     for name in ("", "https://a.org", "a.org:80", "a.org/", "*.a.org"):
-        with pytest.raises(ValueError, match="--allow-host must be a host name"):
+        with pytest.raises(ValueError, match="allowed must be a host name"):
             Hosts(allowed=(name,))
 
 

@@ -97,7 +97,7 @@ def test_rotation_marks_are_obeyed(tmp_path):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda p: saved(Image.fromarray(np.zeros((9, 8), np.uint8)), p / "a.png"), "8 x 9 pixels, expected 8 x 6.*--resize"),
+        (lambda p: saved(Image.fromarray(np.zeros((9, 8), np.uint8)), p / "a.png"), "8 x 9 pixels, .*`resize=True`"),
         (lambda p: saved(Image.fromarray(np.zeros((6, 8), np.float32)), p / "a.tif"), "32 bits"),
         (lambda p: two_frames(p / "a.gif"), "several frames"),
     ],

@@ -181,10 +181,10 @@ def written(path, array):
         (lambda p: written(p / "a.npy", np.zeros((2, 6, 8), complex)), {}, "complex numbers, expected real"),
         (lambda p: written(p / "a.npy", np.array([{"a": 1}])), {}, "holds Python objects .object arrays are"),
         (lambda p: written(p / "a.npy", np.zeros((2, 6, 8))), {"measured": True, "complex_too": True},
-         "real numbers, expected complex measurements: --simulate"),
+         "real numbers, expected complex measurements: `simulate=True`"),
         (lambda p: written(p / "a.npy", np.array(["x"])), {}, "shape"),
         (lambda p: written(p / "a.npy", np.zeros((0, 1, 6, 8))), {}, "is empty"),
-        (lambda p: grey(p / "a.png"), {"shape": (392,), "whole": (1, 28, 28)}, "but items of shape .392,. .*--simulate"),
+        (lambda p: grey(p / "a.png"), {"shape": (392,), "whole": (1, 28, 28)}, "but items of shape .392,. .*`simulate=True`"),
         (lambda p: p / "no.png", {}, "there is no file or folder"),
         (lambda p: p, {}, "holds no file that can be read"),
     ],
@@ -206,7 +206,9 @@ def test_mixed_sizes_name_the_odd_ones(tmp_path):
     for number in range(4):
         grey(tmp_path / f"{number}.png")
     Image.fromarray(np.zeros((9, 9), np.uint8)).save(tmp_path / "odd.png")
-    with pytest.raises(ValueError, match=r"odd\.png has 9 x 9 pixels, expected 8 x 6.*--skip leaves such files out"):
+    with pytest.raises(
+        ValueError, match=r"odd\.png has 9 x 9 pixels, expected 8 x 6.*`skip=True` leaves such files out"
+    ):
         open_items([tmp_path], Expected(SHAPE))
     items = open_items([tmp_path], Expected(SHAPE), skip=True)
     loaded = items.read(0, 9)
@@ -287,7 +289,7 @@ def test_a_file_that_cannot_be_opened(tmp_path, monkeypatch, problem, name):
     for reader in ("check_file", "open_arrays"):
         monkeypatch.setattr(stream, reader, closed(getattr(stream, reader)))
     with pytest.raises(
-        ValueError, match=rf"{name} cannot be opened .{problem.strerror}.; --skip leaves such files out"
+        ValueError, match=rf"{name} cannot be opened .{problem.strerror}.; `skip=True` leaves such files out"
     ):
         open_items([tmp_path], Expected(SHAPE))
     items = open_items([tmp_path], Expected(SHAPE), skip=True)
@@ -322,7 +324,7 @@ def test_rows_of_another_run_are_not_taken(tmp_path):
     for wrong in (np.zeros((9, *SHAPE), np.float32), np.zeros((5, *SHAPE))):
         np.save(tmp_path / "rows-000000.npy", wrong)
         with pytest.raises(
-            ValueError, match=r"rows-000000\.npy holds .* of another run, delete it or give another --out"
+            ValueError, match=r"rows-000000\.npy holds .* of another run, delete it or give another `out`"
         ):
             Outputs(items, tmp_path / "out", tmp_path, SHAPE).write(0, [torch.zeros(SHAPE)])
 

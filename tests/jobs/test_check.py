@@ -92,7 +92,7 @@ def spec(tmp_path):
         ("nan", "finite values and gradients", "check the weights for NaN"),
         ("batch", "items do not influence each other", "compute per item"),
         ("constant", "signals differ between latents", "z is ignored"),
-        ("in_bytes", r"values fit images in \[0, 1\]", "--range 0 255"),
+        ("in_bytes", r"values fit images in \[0, 1\]", "signal_range=.0, 255."),
         ("normed", "opens", r"load trained weights, or call module\.eval\(\)"),
         ("missing", "opens", "give one of Faulty, good"),
     ],

@@ -58,7 +58,7 @@ def test_json_is_the_result(digits, tmp_path, capfd):
 def test_every_option_arrives(tmp_path, monkeypatch):
     given = {}
 
-    def fake(job, told):
+    def fake(job, told, words):
         given.update(dataclasses.asdict(job))
         raise ValueError("seen enough")
 
@@ -100,7 +100,7 @@ def test_every_option_arrives(tmp_path, monkeypatch):
         ("recover {digits} --out {digits}/0.png --simulate", "0.png is a file, expected a folder: give another --out"),
         (
             "recover {digits} --out {digits}/0.png/in --simulate",
-            "0.png/in cannot be made, for {digits}/0.png is a file",
+            "0.png/in cannot be made, because {digits}/0.png is a file",
         ),
         ("recover {digits} --out /proc/nope --simulate", "--out /proc/nope cannot be made (No such file or directory)"),
         (
@@ -341,7 +341,7 @@ class Odd(Exception):
     "problem", [IndexError("index out\nof range"), AssertionError(), Odd("odd"), OverflowError("big")]
 )
 def test_no_traceback_reaches_a_person(tmp_path, capfd, monkeypatch, problem):
-    def fails(*parts):
+    def fails(*parts, **options):
         raise problem
 
     monkeypatch.setattr("genprior.jobs.recover.recover", fails)

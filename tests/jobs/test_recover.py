@@ -21,10 +21,10 @@ from genprior import samples
 from genprior.cli.recover import Denoise
 from genprior.files.arrays import NpyArray
 from genprior.jobs.recover import recover
-from genprior.jobs.settings import SOLVERS, solver_named
 from genprior.loop.solve import solve
 from genprior.models.foreign import open_generator
 from genprior.operators.parse import parse_operator
+from genprior.solvers.registry import SOLVERS, solver_named
 
 
 def result_of(job):
@@ -126,7 +126,7 @@ def test_every_solver_by_name(job, name, tmp_path):
     done = job(solver=name, steps=8)
     document = result_of(done)
     assert document["summary"]["recovered"] == 7
-    assert solver_named(SOLVERS[name].__name__) == solver_named(name) == SOLVERS[name]()
+    assert solver_named(SOLVERS[name].type.__name__) == solver_named(name) == SOLVERS[name]()
 
 
 def test_options_have_an_effect(job, tmp_path):
@@ -276,7 +276,7 @@ def test_another_job_in_the_same_folder_is_refused(job, change, message):
     done = job(steps=3)
     recover(done)
     stored = signals(done).copy()
-    with pytest.raises(ValueError, match=rf"holds another job .*{message}.*another --out"):
+    with pytest.raises(ValueError, match=rf"holds another job .*{message}.*another `out`"):
         recover(job(**{"steps": 3, **change}))
     assert np.array_equal(signals(done), stored)
 
@@ -331,7 +331,7 @@ def test_a_drive_that_comes_back(job, made, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(OSError, match=r"Input/output error: '.*made\.npy'"):
         patch.setattr(NpyArray, "rows", gone)
         recover(done)
-    assert len(list((done.out / ".job").glob("batch-*.json"))) == 2 and not (done.out / "result.json").exists()
+    assert len(list((done.out / ".job").glob("batch-*.safetensors"))) == 2 and not (done.out / "result.json").exists()
     assert recover(done).recovered == 7
 
 
@@ -418,8 +418,8 @@ def test_ctrl_c_keeps_what_is_done(job):
 
     with pytest.raises(KeyboardInterrupt):
         recover(job(batch_size=2), press)
-    kept = sorted(path.name for path in (job().out / ".job").glob("batch-*.json"))
-    assert kept == ["batch-000000.json", "batch-000001.json"]
+    kept = sorted(path.name for path in (job().out / ".job").glob("batch-*.safetensors"))
+    assert kept == ["batch-000000.safetensors", "batch-000001.safetensors"]
     assert result_of(job(batch_size=2))["summary"]["recovered"] == 7
 
 
@@ -428,7 +428,7 @@ def test_ctrl_c_keeps_what_is_done(job):
     [
         ({"loss": "l3"}, "loss must be one of l2, l1, linf"),
         ({"noise": -1.0}, "noise must be a finite number of at least 0"),
-        ({"noise": 0.1, "simulate": False}, "noise is for simulations"),
+        ({"noise": 0.1, "simulate": False}, "`noise` is for simulations"),
         ({"box": (1.0, 0.0)}, "box must be a lower and a higher bound"),
         ({"box": (0.0, 1.0), "loss": "l1"}, "box goes with the loss l2"),
         ({"latent_ball": 0.0}, "latent_ball must be a finite number above 0"),
@@ -440,7 +440,7 @@ def test_ctrl_c_keeps_what_is_done(job):
         ({"pictures": -1}, "pictures must be at least 0"),
         ({"seed": -1}, "seed must be at least 0"),
         ({"solver": "newton"}, "no solver 'newton': give one of auto, exact-admm"),
-        ({"source": {"label": 1, "labels": "x.npy"}}, "--label and --labels were both given"),
+        ({"source": {"label": 1, "labels": "x.npy"}}, "`label` and `labels` were both given"),
     ],
 )
 def test_settings_are_checked_at_once(job, change, message):
@@ -486,9 +486,9 @@ def test_killed_and_started_again_with_flat_memory(model, tmp_path):
         Image.fromarray(random.integers(0, 255, (8, 8), dtype=np.uint8)).save(folder / f"{number:03d}.png")
     np.save(folder / "rows.npy", random.random((200, 8, 8), dtype=np.float32))
     assert run(f"{model}:build", folder, out, 90).returncode == -9
-    done = len(list((out / ".job").glob("batch-*.json")))
+    done = len(list((out / ".job").glob("batch-*.safetensors")))
     assert 11 <= done <= 12 and not (out / "result.json").exists() and not (out / "recovered" / "rows.npy").exists()
-    (out / ".job" / f".batch-{done:06d}.json.1-2.part").write_text('{"half')  # as a kill in a write leaves it
+    (out / ".job" / f".batch-{done:06d}.safetensors.1-2.part").write_text('{"half')  # as a kill in a write leaves it
     (out / "recovered" / ".007.png.1-2.part").write_bytes(b"half")
     stamps = {path.name: path.stat().st_mtime_ns for path in (out / "recovered").glob("*.png")}
     finished = run(f"{model}:build", folder, out, 0)

@@ -30,7 +30,7 @@ def solved(job):
 def test_an_input_is_never_written_over(job, made, tmp_path):
     folder = write_pictures(tmp_path / "recovered", made)
     before = stored(folder)
-    with pytest.raises(ValueError, match=r"the input .*3\.png would be written over by its result: give another --out"):
+    with pytest.raises(ValueError, match=r"the input .*3\.png would be written over by its result: give another `out`"):
         recover(job(inputs=(str(folder / "3.png"),), out=tmp_path, steps=2))
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "recovered").symlink_to(folder)
@@ -53,7 +53,7 @@ def test_files_of_unknown_origin_are_not_replaced(job, tmp_path, name):
     path = tmp_path / "out" / name
     path.parent.mkdir(parents=True)
     path.write_text("mine")
-    with pytest.raises(ValueError, match=r"would be written over, and no record of a job .*another --out"):
+    with pytest.raises(ValueError, match=r"would be written over, and no record of a job .*another `out`"):
         recover(job(steps=2))
     assert path.read_text() == "mine" and not (tmp_path / "out" / ".job").exists()
     (tmp_path / "out" / "recovered").mkdir(exist_ok=True)
@@ -100,7 +100,7 @@ def test_a_lost_record_leaves_no_blank_rows(job, made):
     done = job(batch_size=2, steps=4)
     recover(done)
     before = stored(done.out / "recovered")
-    (done.out / ".job" / "batch-000000.json").write_text("damaged")
+    (done.out / ".job" / "batch-000000.safetensors").write_text("damaged")
 
     def press(place, total, note):
         if place >= 2 and "step" in note:

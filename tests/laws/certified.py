@@ -103,13 +103,15 @@ def _with_latent_term(name: str, term: gp.Term, expression: Callable, *, smooth:
     return Certified(name, problem, _optima(name, objective), smooth)
 
 
-def _with_signal_term(name: str, term: Callable[[Tensor], gp.Term], expression: Callable, weight: float) -> Certified:
+def _with_signal_term(
+    name: str, term: Callable[[Tensor], gp.Term], expression: Callable, weight: float, *constraints: Callable
+) -> Certified:
     generator, matrix, offset, random = _data(3)
     y = random.normal(size=(ITEMS, SIGNAL))
 
     def objective(item: int, z: cp.Variable) -> tuple[cp.Expression, list]:
         w = matrix @ z + offset
-        return weight * cp.sum_squares(w - y[item]) + expression(w, y[item]), []
+        return weight * cp.sum_squares(w - y[item]) + expression(w, y[item]), [c(w) for c in constraints]
 
     loss = gp.SquaredDistance(torch.tensor(y), weight) if weight else None
     problem = gp.Problem(generator, loss, on_signal=term(torch.tensor(y)))
@@ -131,6 +133,13 @@ CERTIFIED: dict[str, Callable[[], Certified]] = {
     "latent l1": lambda: _with_latent_term("latent l1", 2.0 * gp.L1(), lambda z: (2.0 * cp.norm1(z), []), smooth=True),
     "signal l1": lambda: _with_signal_term(
         "signal l1", lambda y: 0.3 * gp.L1().around(y), lambda w, y: 0.3 * cp.norm1(w - y), 0.5
+    ),
+    "signal l1 in a box": lambda: _with_signal_term(
+        "signal l1 in a box",
+        lambda y: 0.3 * gp.L1() + gp.Box(-0.9, 0.9),
+        lambda w, y: 0.3 * cp.norm1(w),
+        0.5,
+        lambda w: cp.abs(w) <= 0.9,
     ),
     "signal linf": lambda: _with_signal_term(
         "signal linf", lambda y: gp.LInf().around(y), lambda w, y: cp.norm_inf(w - y), 0.0

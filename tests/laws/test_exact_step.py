@@ -1,7 +1,7 @@
 """The exact w step against cvxpy, for every pair of loss and term that ``choose`` tells apart. A new pair is one line."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cvxpy as cp
 import numpy as np
@@ -12,24 +12,24 @@ from torch.nn.functional import softplus
 
 import genprior as gp
 from genprior import operators as ops
-from genprior.losses import NoLoss
-from genprior.solvers.admm import exact
-from genprior.solvers.admm.exact import (
+from genprior.losses import NoLoss, exact_step
+from genprior.losses.exact_step import (
     DiagonalProx,
-    Inner,
+    ExactStep,
     OrthogonalRows,
     Prox,
     QuadraticRows,
     Resolvent,
+    RowCoordinates,
     Split,
-    choose,
 )
+from genprior.solvers.admm.exact import Inner, choose
 from genprior.solvers.admm.inner import inner_proximal_gradient
 from genprior.terms import L1, L2, Ball, Box, L1Ball, LInf, Simplex, SquaredL2, TotalVariation, Zero
 
 from .operators import reference as ref
 from .operators.instances import F64, coin, random
-from .terms.instances import half_square, norm, nothing, variation, within
+from .terms.instances import both, half_square, norm, nothing, sharp, variation, within
 
 pytestmark = pytest.mark.filterwarnings("ignore:y has numbers where")  # data at random, also beside the mask
 
@@ -204,6 +204,20 @@ TABLE = [
     (mask, LInf(), norm("inf"), Inner, "inner proximal gradient"),
     (fourier, L1(), norm(1), Inner, "inner proximal gradient"),
     (composed, L1(), norm(1), Inner, "inner proximal gradient"),
+    (near, Box(-0.2, 0.4) + 0.3 * L1(), both(within(lambda x, i: [x >= -0.2, x <= 0.4]), norm(1, (0.3,) * 3)), Prox,
+     "prox of Box + L1"),
+    (mask, Box(-0.2, 0.4) + 0.3 * L1(), both(within(lambda x, i: [x >= -0.2, x <= 0.4]), norm(1, (0.3,) * 3)), DiagonalProx,
+     "one step per coordinate"),
+    (masks, L1() + WEIGHTS * SquaredL2().around(CENTRE), both(norm(1), half_square(WEIGHTS.numpy(), CENTRE)), DiagonalProx,
+     "prox of"),
+    (wide, SquaredL2() + WEIGHTS * SquaredL2().around(CENTRE), both(half_square(), half_square(WEIGHTS.numpy(), CENTRE)),
+     QuadraticRows, "thin SVD"),
+    (tall, 0.5 * SquaredL2() + 0.2 * SquaredL2().around(1.0),
+     both(half_square((0.5,) * 3), half_square((0.2,) * 3, 1 + 0 * CENTRE)), Resolvent, "SVD"),
+    (near_image, sharp(0.3 * TV + Box(-0.4, 0.5)), both(variation(IMAGE, 0.3), within(lambda x, i: [x >= -0.4, x <= 0.5])),
+     Prox, "TotalVariation + Box, iterative, relative gap 1e-13"),
+    (wide, sharp(Box(-0.2, 0.4) + 0.3 * L2()), both(within(lambda x, i: [x >= -0.2, x <= 0.4]), norm(2, (0.3,) * 3)),
+     Inner, "inner proximal gradient"),
     (risk, Zero(), nothing, Inner, "inner proximal gradient"),
     (risk, Box(-0.2, 0.4), within(lambda x, i: [x >= -0.2, x <= 0.4]), Inner, "inner proximal gradient"),
     (risk, WEIGHTS * SquaredL2().around(CENTRE), half_square(WEIGHTS.numpy(), CENTRE), Inner, "inner"),
@@ -229,10 +243,10 @@ def step(problem, x, lam, w, rho, w_step=TIGHT):
     """The exact step from any (x, lam, w), with the memory that an ADMM run would have."""
     residual = problem.loss.evaluate(x)[1]
     memory = w_step.start(problem, x, residual)
-    if "eta" in memory:
+    if isinstance(memory, RowCoordinates):
         gram = problem.loss.form.gram
         image = problem.loss.form.forward(lam)
-        memory = memory | {"eta": torch.where(image.abs() < 1e-9, 0.0, -image / gram)}
+        memory = replace(memory, eta=torch.where(image.abs() < 1e-9, 0.0, -image / gram))
     zero = torch.zeros_like(rho)
     return w_step(problem, Split(w, lam, x, residual, rho, zero, zero + 1, 1.0), memory)
 
@@ -311,9 +325,8 @@ def test_a_quadratic_term_costs_no_digits_in_float32(scale, rho):
 
 
 def test_there_is_no_other_method():
-    assert {kind.__name__ for kind in exact.Method.__subclasses__()} == {
-        "OrthogonalRows", "QuadraticRows", "Resolvent", "Prox", "DiagonalProx", "Inner",
-    }  # fmt: skip
+    ours = {kind for kind in exact_step.StepWithMemory.__subclasses__() if kind is not ExactStep}
+    assert ours == {OrthogonalRows, QuadraticRows, Resolvent, Prox, DiagonalProx, Inner}
 
 
 # -- ADMM steps by hand ---------------------------------------------------------------------------------------------
@@ -349,8 +362,8 @@ def test_every_admm_step_is_the_direct_solution(loss):
         np.testing.assert_allclose(
             state.lam, old.lam + state.sigma.reshape(-1, *(1,) * len(loss.shape)) * (state.w - state.x), atol=1e-12
         )
-        if "eta" in state.w_memory:
-            carried = -problem.loss.form.adjoint(state.w_memory["eta"])
+        if isinstance(state.w_memory, RowCoordinates):
+            carried = -problem.loss.form.adjoint(state.w_memory.eta)
             torch.testing.assert_close(carried, old.lam, rtol=1e-9, atol=1e-10)
     assert penalties == {0.4, 0.8, 1.6, 3.2}
     assert bool((state.lam.flatten(1).norm(dim=1) > 1e-3).all())
@@ -448,8 +461,8 @@ def test_inner_starts_on_a_flat_piece():
     loss = cp.sum_squares(cp.pos(-1 - samples.numpy() @ w)) / 5
     cp.Problem(cp.Minimize(loss + 4 * cp.sum(w) + 0.25 * cp.sum_squares(w - 5))).solve(solver=cp.CLARABEL)
     np.testing.assert_allclose(ours.flatten(), w.value, atol=1e-5)
-    assert float(memory["inner_residual"]) <= TIGHT.tolerance
-    assert float(memory["smoothness"]) > 0
+    assert float(memory.residual) <= TIGHT.tolerance
+    assert float(memory.smoothness) > 0
 
 
 @every_inner
@@ -468,10 +481,10 @@ def test_the_options_of_the_exact_step_reach_the_inner_solver():
     short = step(problem, x, lam, w, rho, gp.w_steps.Exact(tolerance=1e-12, max_iterations=2))
     loose = step(problem, x, lam, w, rho, gp.w_steps.Exact(tolerance=1e-1))
     tight = step(problem, x, lam, w, rho, gp.w_steps.Exact(tolerance=1e-10))
-    assert bool((short.memory["inner_residual"] > 1e-12).all())
-    assert bool((tight.memory["inner_residual"] <= 1e-10).all())
-    assert bool((loose.memory["inner_residual"] <= 1e-1).all())
-    assert bool((loose.memory["inner_residual"] > tight.memory["inner_residual"]).all())
+    assert bool((short.memory.residual > 1e-12).all())
+    assert bool((tight.memory.residual <= 1e-10).all())
+    assert bool((loose.memory.residual <= 1e-1).all())
+    assert bool((loose.memory.residual > tight.memory.residual).all())
     assert not torch.equal(short[0], tight[0])
 
 
@@ -480,7 +493,7 @@ def test_the_inner_solver_is_warm_started_and_remembers_its_smoothness():
     x, lam, w, rho = data(wide)
     solution, _, memory = step(problem, x, lam, w, rho)
     again = inner_proximal_gradient(
-        problem, start=solution, lam=lam, centre=x, rho=rho, smoothness=memory["smoothness"],
+        problem, start=solution, lam=lam, centre=x, rho=rho, smoothness=memory.smoothness,
         tolerance=1e-9, max_iterations=100,
     )  # fmt: skip
     assert again.iterations.tolist() == [1.0] * B
@@ -498,9 +511,9 @@ def test_rounding_is_not_taken_for_a_smoothness_too_small(term):
     problem = gp.Problem(G, gp.LeastSquares(A, y), on_signal=term)
     solver = gp.ExactADMM(z_step=gp.z_steps.Adam())
     state = solver.start(problem, G.sample_latent(2, seed=9))
-    nu = state.w_memory["smoothness"]
+    nu = state.w_memory.smoothness
     with torch.no_grad():
         for _ in range(60):
             state = solver.step(problem, state)
-    assert bool((state.w_memory["inner_residual"] <= 1e-6).all())
-    assert bool((state.w_memory["smoothness"] <= 2 * nu).all())
+    assert bool((state.w_memory.residual <= 1e-6).all())
+    assert bool((state.w_memory.smoothness <= 2 * nu).all())

@@ -237,9 +237,9 @@ def test_the_original_is_not_moved_to_eval(code):
 
 
 def test_conditional(code):
-    with pytest.raises(ValueError, match=r"a class label: give --label"):
+    with pytest.raises(ValueError, match=r"a class label: give `label`"):
         open_generator(f"{code}:Conditional")
-    with pytest.raises(ValueError, match=r"latent shape of Conditional could not be found out .*--latent-shape"):
+    with pytest.raises(ValueError, match=r"latent shape of Conditional could not be found out .*`latent_shape=.100,.`"):
         open_generator(f"{code}:Conditional", label=3)
     three = open_generator(f"{code}:Conditional", label=3, latent_shape=6)
     four = with_label(three, 4)
@@ -292,7 +292,7 @@ def test_one_hot_labels_are_left_to_the_user(code):
 
 
 def test_a_class_that_was_left_out_is_asked_for(code):
-    asked = "the optional argument y left out: if it is a class, give --label"
+    asked = "the optional argument y left out: if it is a class, give `label`"
     assert asked in open_with_notes(f"{code}:Optional").notes
     assert not any("left out" in note for note in open_with_notes(f"{code}:Optional", label=3).notes)
     assert not any("left out" in note for note in open_with_notes(f"{code}:Truncated", latent_shape=6).notes)
@@ -310,7 +310,7 @@ def test_a_slow_module_is_looked_at_on_fewer_samples(code):
 
 def test_a_range_that_the_samples_do_not_have(code):
     notes = open_with_notes(f"{code}:vector", signal_range=(0, 255)).notes
-    assert "as given, but 32 samples lie in [0." in notes[-1] and notes[-1].endswith("is --range right?")
+    assert "as given, but 32 samples lie in [0." in notes[-1] and notes[-1].endswith("is `signal_range` right?")
     assert "as given, but" in open_with_notes(f"{code}:dcgan", signal_range=(0.8, 1)).notes[-1]
     for name, bounds in (("vector", (0, 1)), ("dcgan", (-1, 1))):
         assert open_with_notes(f"{code}:{name}", signal_range=bounds).notes[-1].endswith("as given")
@@ -356,7 +356,7 @@ def test_every_latent_shape_is_tried_once(tmp_path):
 
 
 def test_why_the_latent_shape_is_not_found(code):
-    with pytest.raises(ValueError, match=r"tried 8, .*; on 8 it failed with RuntimeError: .*--latent-shape"):
+    with pytest.raises(ValueError, match=r"tried 8, .*; on 8 it failed with RuntimeError: .*`latent_shape=.100,.`"):
         open_generator(f"{code}:Conditional", label=3)
 
 
@@ -474,9 +474,7 @@ def test_one_of_several_sets_of_weights_is_named(tmp_path, code):
     first, average = ({"0.weight": torch.randn(16, 5), "0.bias": torch.randn(16)} for _ in range(2))
     path = tmp_path / "ck.pt"
     torch.save({"g": first, "g_ema": average, "d": nn.Linear(3, 3).state_dict(), "step": 5}, path)
-    with pytest.raises(
-        ValueError, match=r"2 sets of weights that fit \(g, g_ema\): name one.*--weights .*ck\.pt:g_ema"
-    ):
+    with pytest.raises(ValueError, match=r"2 sets of weights that fit \(g, g_ema\): name one.*`weights=.*ck\.pt:g_ema"):
         open_generator(f"{code}:vector", path)
     for key, state in (("g", first), ("g_ema", average)):
         G = open_generator(f"{code}:vector", f"{path}:{key}")

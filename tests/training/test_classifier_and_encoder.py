@@ -110,7 +110,7 @@ def test_half_precision(generator, digits, pictures, tmp_path):
 
 def test_encoder_start_of_another_width(generator, digits):
     first = EncoderTask(EncoderSettings(width=4), generator, digits, seed=0)
-    with pytest.raises(ValueError, match=r"start is an encoder of width 4 .*expected width 3.*give --width 4"):
+    with pytest.raises(ValueError, match=r"start is an encoder of width 4 .*expected width 3.*give `width=4`"):
         EncoderTask(EncoderSettings(width=3), generator, digits, seed=1, start=first.network)
 
 

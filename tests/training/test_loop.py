@@ -275,7 +275,7 @@ def test_killed_while_writing_it_goes_on_from_the_checkpoint_before(tmp_path, wh
     """The writer stops in the middle of the fourth checkpoint, and is killed there."""
     folder = tmp_path / "run"
     slow = """
-    import genprior._files as files, genprior.loop.checkpoint as checkpoint
+    import genprior._files as files, genprior._journal as journal
     from pathlib import Path
     def stuck(path, write):
         def half(temporary):
@@ -283,7 +283,7 @@ def test_killed_while_writing_it_goes_on_from_the_checkpoint_before(tmp_path, wh
             Path(str(folder) + ".stuck").touch()
             time.sleep(600)
         files.write_atomically(path, half if steps_done["now"] == 4 else write)
-    checkpoint.write_atomically = stuck
+    journal.write_atomically = stuck
     steps_done = {"now": 0}
     def show(step, losses):
         steps_done["now"] = step

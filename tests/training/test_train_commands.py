@@ -251,7 +251,7 @@ def test_an_encoder_does_not_see_what_was_held_out(few_digits, folder, tmp_path,
 
 
 def test_one_named_device_is_one():
-    with pytest.raises(ValueError, match="devices must be 1 for the one device 'cuda:1', got 4: give --device cuda"):
+    with pytest.raises(ValueError, match="devices must be 1 for the one device 'cuda:1', got 4: give `device=cuda`"):
         Devices("cuda:1", 4)
     assert Devices("cpu:0").world == 1
 

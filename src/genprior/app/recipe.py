@@ -64,7 +64,7 @@ class Recipe:
         solver = self.solvers[0] if solver is None else solver
         seconds = self.seconds if seconds is None else seconds
         words = ["genprior", *self.damage.command(self.truth.shape[1:], self.picture_file)]
-        words += ["--generator", self.generator, "--solver", registry.COMMAND_NAMES[solver]]
+        words += ["--generator", self.generator, "--solver", registry.SOLVERS[solver].name]
         words += ["--restarts", str(self.restarts)] if self.restarts > 1 else []
         words += ["--time", f"{seconds:g}", "--patience", str(PATIENCE), "--seed", str(self.seed)]
         return shlex.join([*words, "--out", "recovered"])

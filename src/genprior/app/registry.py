@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -11,54 +10,26 @@ from torch import Tensor
 
 from genprior import samples
 from genprior.generators import Generator
-from genprior.jobs import settings
 from genprior.models import bundled
 from genprior.models.classifiers import ConvClassifier
-from genprior.solvers import (
-    LBFGS,
-    Adam,
-    Auto,
-    Choice,
-    ExactADMM,
-    GradientDescent,
-    LevenbergMarquardt,
-    LinearizedADMM,
-    ProjectedGradient,
-)
+from genprior.solvers.registry import CLASSES
 
 GENERATORS = {"mnist": "Handwritten digits", "celeba": "Faces"}
 SHAPES = {"mnist": (1, 28, 28), "celeba": (3, 64, 64)}
 """Of their pictures: known before the weights are loaded, for which the page must not wait."""
 
-SOLVERS: dict[str, Callable[[], Choice]] = {
-    kind.__name__: kind
-    for kind in (
-        Auto,
-        ExactADMM,
-        LinearizedADMM,
-        LBFGS,
-        Adam,
-        GradientDescent,
-        ProjectedGradient,
-        LevenbergMarquardt,
-    )
-}
+_SHOWN = (
+    "Auto",
+    "ExactADMM",
+    "LinearizedADMM",
+    "LBFGS",
+    "Adam",
+    "GradientDescent",
+    "ProjectedGradient",
+    "LevenbergMarquardt",
+)
+SOLVERS = {name: CLASSES[name] for name in _SHOWN}
 """In the order of the page, as they come."""
-
-DESCRIPTIONS = {
-    "Auto": "Chooses the method and its settings from the problem.",
-    "ExactADMM": "Finds in turn an image that fits the data and a z that makes it; multipliers pull the two together (ADMM).",
-    "LinearizedADMM": "ADMM with a single gradient step for the image: cheaper steps, and more of them.",
-    "LBFGS": "A quasi-Newton method for z: estimates the curvature from its last few gradients.",
-    "Adam": "Gradient descent in z with momentum and a step size for each coordinate.",
-    "GradientDescent": "Plain gradient descent in z.",
-    "ProjectedGradient": "A gradient step on the image, then some steps towards the z that comes nearest to it; and so on.",
-    "LevenbergMarquardt": "Solves the problem linearised around z, again and again; damped where that is too bold.",
-}
-"""One sentence about each solver, for visitors."""
-
-COMMAND_NAMES = {kind.__name__: name for name, kind in settings.SOLVERS.items()}
-"""The solvers as ``genprior recover --solver`` names them."""
 
 SAMPLES = 12
 """Pictures to choose from."""

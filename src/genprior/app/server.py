@@ -65,7 +65,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
     except OSError as problem:
         found.close()
         raise OSError(
-            f"port {port} on {host} cannot be used ({problem.strerror}): another program has it; try --port {port + 1}"
+            f"port {port} on {host} cannot be used ({problem.strerror}): another program has it; try `port={port + 1}`"
         ) from None
     return found
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import os
 import sys
 import traceback
 from importlib.metadata import version
-from typing import Any, Protocol
+from typing import Protocol
 
 import tyro
 from rich.table import Table
@@ -19,6 +18,7 @@ from genprior.cli.certify import Certify
 from genprior.cli.check import Check
 from genprior.cli.defend import Defend
 from genprior.cli.demo import Demo
+from genprior.cli.flags import as_flags, remember_options
 from genprior.cli.race import BenchRace
 from genprior.cli.recover import Denoise, Recover
 from genprior.cli.reproduce import (
@@ -93,6 +93,7 @@ def _run(words: list[str]) -> int:
     kind = COMMANDS[path]
     description = inspect.cleandoc(kind.__doc__ or "")
     command = tyro.cli(kind, prog=" ".join(("genprior", *path)), description=description, args=words[len(path) :])
+    remember_options(command)
     try:
         command.run()
     except KeyboardInterrupt:
@@ -101,26 +102,9 @@ def _run(words: list[str]) -> int:
     except BrokenPipeError:
         raise
     except Exception as problem:
-        say_error(_as_options(_told(problem), command))
+        say_error(as_flags(_told(problem)))
         return 1
     return 0
-
-
-_OTHER_NAMES = {"signal_range": "range"}
-"""Options whose name in the library is another one."""
-
-
-def _as_options(message: str, command: object) -> str:
-    """``batch_size must be ...`` as ``--batch-size must be ...``, where it is an option of the command."""
-    name, _, rest = message.partition(" ")
-    name = _OTHER_NAMES.get(name, name)
-    return f"--{name.replace('_', '-')} {rest}" if rest.startswith("must ") and name in _options(command) else message
-
-
-def _options(command: Any) -> set[str]:
-    """Names of the options; a group of settings stands for its members."""
-    names = {field.name for field in dataclasses.fields(command)}
-    return names | (_options(command.settings) if "settings" in names else set())
 
 
 def _told(problem: Exception) -> str:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from genprior import _validate
 from genprior._progress import Bar
+from genprior.cli.flags import as_flags
 from genprior.cli.machine import Machine
 from genprior.cli.prior import Prior
 from genprior.cli.speech import Output, print_json
@@ -87,7 +88,7 @@ def _passes(speed: dict[str, float]) -> str:
 
 def _say(found: Inspection, sheet: Path | None) -> None:
     console = Output()
-    console.print(Text(str(found.report)), soft_wrap=True)
+    console.print(Text(as_flags(str(found.report))), soft_wrap=True)
     lines = []
     if found.conditioning is not None:
         c = found.conditioning

@@ -11,6 +11,7 @@ import tyro
 from rich.text import Text
 
 from genprior._progress import Bar
+from genprior.cli.flags import as_flags
 from genprior.cli.machine import Machine
 from genprior.cli.prior import INPUT, Prior
 from genprior.cli.speech import Output, print_json
@@ -118,7 +119,7 @@ class Defend(Machine, Prior):
             (name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
             for name, value in record.numbers.items()
         ]
-        lines += [("note", note) for note in notes]
+        lines += [("note", as_flags(note)) for note in notes]
         lines += [("files", str(self.out / "defended")), ("report", str(self.out / "report.html"))]
         for name, text in lines:
             Output().print(Text.assemble((f"{name}: ", "bold"), text), soft_wrap=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,6 +10,7 @@ import tyro
 from rich.text import Text
 
 from genprior._progress import Bar
+from genprior.cli.flags import words_of_recover
 from genprior.cli.machine import Machine
 from genprior.cli.prior import INPUT, Prior
 from genprior.cli.speech import Output, print_text, say_error
@@ -69,27 +70,10 @@ class Common(Machine, Prior):
         from genprior.jobs.settings import Recovery  # noqa: PLC0415 - slow to import
 
         self.settle()
-        return Recovery(
-            inputs=tuple(str(path) for path in self.inputs),
-            out=self.out,
-            source=self.source(self.labels),
-            operator=operator,
-            simulate=self.simulate,
-            noise=self.noise,
-            loss=self.loss,
-            box=self.box,
-            latent_ball=self.latent_ball,
-            solver=self.solver,
-            restarts=self.restarts,
-            time=self.time,
-            steps=self.steps,
-            patience=self.patience,
-            batch_size=self.batch_size,
-            seed=self.seed,
-            device=self.device,
-            resize=self.resize,
-            skip=self.skip,
-        )
+        own = {field.name for field in fields(self)} - {"inputs"}
+        shared = {field.name: getattr(self, field.name) for field in fields(Recovery) if field.name in own}
+        inputs = tuple(str(path) for path in self.inputs)
+        return Recovery(inputs=inputs, source=self.source(self.labels), **shared | {"operator": operator})
 
     def carry_out(self, operator: str) -> None:
         """Do the job, show how far it is, say what came out."""
@@ -100,7 +84,7 @@ class Common(Machine, Prior):
         try:
             visible = False if self.json else None
             with Bar("recovered", visible=visible, every=60.0, counts=True, remaining=True) as bar:
-                outcome = recover(job, bar.show)
+                outcome = recover(job, bar.show, words=words_of_recover())
         except (KeyboardInterrupt, OSError):
             if begun(self.out):
                 say_error(f"what is done is kept in {self.out}: the same command goes on from there")

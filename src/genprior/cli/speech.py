@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from genprior._files import writing
+from genprior.cli.flags import as_flags
 
 _OUTPUT = Path("standard output")
 """As errors name it."""
@@ -115,7 +116,9 @@ def print_text(parts: Iterable[str]) -> None:
 
 
 def _plain(value: object) -> object:
-    """Without NaN and infinity, which JSON does not have: null in their place."""
+    """Without NaN and infinity, which JSON does not have: null in their place; arguments as flags."""
+    if isinstance(value, str):
+        return as_flags(value)
     if isinstance(value, dict):
         return {name: _plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple):

@@ -56,7 +56,7 @@ def _inside(folder: Path, prefix: str, without: Path | None) -> list[Named]:
     there = [file for file in folder.rglob("*") if _wanted(file, folder)]
     files = sorted(file for file in there if not _within(file, without))
     if there and not files:
-        raise ValueError(f"{folder} is also --out, or lies in it, and what lies there is not read: give another --out")
+        raise ValueError(f"{folder} is also `out`, or lies in it, and what lies there is not read: give another `out`")
     if not files:
         raise ValueError(f"{folder} holds no file that can be read ({_endings()})")
     return [Named(file, prefix + file.relative_to(folder).as_posix()) for file in files]

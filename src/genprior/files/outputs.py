@@ -233,7 +233,7 @@ def _first_row(file: IO[bytes], shape: Shape) -> int:
     if found != shape or kind != np.float32:
         raise ValueError(
             f"{file.name} holds {kind} of shape {found}, expected float32 of shape {shape}: it is of another run, delete it "
-            "or give another --out"
+            "or give another `out`"
         )
     return file.tell()
 

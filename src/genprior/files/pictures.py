@@ -164,11 +164,11 @@ def _check_size(size: tuple[int, int], wanted: Wanted, name: str) -> None:
     if size[::-1] == wanted.whole:
         raise Unreadable(
             f"{name} has {size[0]} x {size[1]} pixels, as the generator's pictures do, expected measurements of "
-            f"{wanted.width} x {wanted.height}: are these whole pictures, to be measured first? Add --simulate"
+            f"{wanted.width} x {wanted.height}: are these whole pictures, to be measured first? Add `simulate=True`"
         )
     raise Unreadable(
         f"{name} has {size[0]} x {size[1]} pixels, expected {wanted.width} x {wanted.height}: cut it to size, or allow it to "
-        "be cut and scaled with --resize"
+        "be cut and scaled with `resize=True`"
     )
 
 

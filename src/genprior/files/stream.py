@@ -206,7 +206,7 @@ def open_items(
             parts.append(Part(file.path, file.output, 1, problem=problems[-1], version=version))
     if problems and not (skip and len(problems) < len(parts)):
         more = f" (and {len(problems) - _SHOWN} more)" if len(problems) > _SHOWN else ""
-        hint = "" if skip else "; --skip leaves such files out"
+        hint = "" if skip else "; `skip=True` leaves such files out"
         raise ValueError(f"{'; '.join(problems[:_SHOWN])}{more}{hint if len(problems) < len(parts) else ''}")
     _refuse_collisions(parts)
     return Items(parts, expected)
@@ -217,7 +217,7 @@ def _refuse_changed(part: Part) -> None:
     if part.version is not None and Version.of(part.path) != part.version:
         raise Unreadable(
             f"{part.path} has changed since the job began, so that this item may belong to another version than the others: "
-            "recover the file again, into another --out"
+            "recover the file again, into another `out`"
         )
 
 
@@ -240,7 +240,7 @@ def _parts(file: Named, expected: Expected) -> list[Part]:
         )
     if wanted is None:
         raise Unreadable(
-            f"{path} is a picture, but items of shape {expected.shape} are expected: give an array, or --simulate to "
+            f"{path} is a picture, but items of shape {expected.shape} are expected: give an array, or `simulate=True` to "
             "measure the picture first"
         )
     return [Part(path, file.output[: -len(suffix)] + WRITTEN_AS[suffix], 1, deep=check_file(path, wanted))]
@@ -289,7 +289,7 @@ def _array_part(path: Path, output: str, array: Array, expected: Expected) -> Pa
         raise Unreadable(f"{name} holds complex numbers, expected real ones: take the real part or the modulus")
     if expected.complex_too and not probe.is_complex():
         raise Unreadable(
-            f"{name} holds real numbers, expected complex measurements: --simulate measures pictures first"
+            f"{name} holds real numbers, expected complex measurements: `simulate=True` measures pictures first"
         )
     return Part(path, output, array.shape[0] if layout.batched else 1, array, layout)
 

@@ -197,7 +197,7 @@ def _pictures(generator: Generator, seed: int, budget: Budget, *, kept: bool) ->
             x = _drawn(generator, 16, seed, budget)
         except (ValueError, TypeError) as problem:
             return Finding(law, False, str(problem), "see the message")
-        advice = "tell the range of the module's values, for example --range 0 255, or scale them in build()"
+        advice = "tell the range of the module's values, for example `signal_range=(0, 255)`, or scale them in build()"
         measured = f"[{float(x.min()):.3g}, {float(x.max()):.3g}] in {len(x)} samples"
         return Finding(law, kept or _in_unit_range(x), measured, advice)
 

@@ -121,10 +121,10 @@ def _refuse_losses(out: Path) -> None:
     for path in (out / SIGNALS, out / RESULT, out / REPORT):
         if path.exists() and not (path.is_dir() and not any(path.iterdir())):
             raise ValueError(
-                f"{path} is there already, of an earlier run or from elsewhere: give another --out, or remove it"
+                f"{path} is there already, of an earlier run or from elsewhere: give another `out`, or remove it"
             )
     if begun(out):
-        raise ValueError(f"{out} holds a job of genprior recover or denoise: give another --out")
+        raise ValueError(f"{out} holds a job of genprior recover or denoise: give another `out`")
 
 
 @contextmanager

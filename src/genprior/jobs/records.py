@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from genprior import _batch
-from genprior.assessment import COMMAND, Company, Facts, assess
+from genprior.assessment import Company, Facts, Words, assess
 from genprior.files import Loaded
 from genprior.jobs.resume import SIGNALS
 from genprior.operators import Operator
@@ -122,11 +122,11 @@ def facts_of(record: dict[str, Any]) -> Facts:
     )
 
 
-def assessed(record: dict[str, Any], company: Company) -> dict[str, Any]:
+def assessed(record: dict[str, Any], company: Company, words: Words) -> dict[str, Any]:
     """The record with its assessment: what to make of the item, beside all others of the job."""
     if record["status"] == UNREADABLE:
-        return {**record, "attention": UNREADABLE.lower()}
-    found = assess(facts_of(record), company, COMMAND)
+        return {**record, "advice": words.translate(record["advice"]), "attention": UNREADABLE.lower()}
+    found = assess(facts_of(record), company, words)
     return {**record, "attention": None if found.concern is None else str(found.concern), "advice": found.advice}
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from genprior._files import remove_unfinished
 from genprior._fingerprint import fingerprint
+from genprior.assessment import JOB, Words
 from genprior.files import Loaded, Outputs, open_items
 from genprior.files.expected import Expected
 from genprior.files.single import read_array
@@ -23,7 +24,7 @@ from genprior.jobs.posed import check_loss, expected_noise, pose, relative_resid
 from genprior.jobs.records import Collected, Solved
 from genprior.jobs.results import write_result
 from genprior.jobs.resume import SIGNALS, plan_of, refuse_losses
-from genprior.jobs.settings import Recovery, solver_named
+from genprior.jobs.settings import Recovery
 from genprior.loop.progress import share_done
 from genprior.loop.solve import Hopeless, solve
 from genprior.loop.starts import starts
@@ -33,6 +34,7 @@ from genprior.operators import Operator
 from genprior.operators.parse import digest_of_files, parse_operator
 from genprior.problem import Problem
 from genprior.result import Result
+from genprior.solvers.registry import solver_named
 from genprior.status import Status
 from genprior.stopping import MaxSteps, Seconds, StopRule, View
 
@@ -43,11 +45,11 @@ Progress = Callable[[float, int, str], object]
 """Told how many items are done (with parts), of how many, and what is going on."""
 
 
-def recover(job: Recovery, on_progress: Progress = lambda done, total, note: None) -> Outcome:
+def recover(job: Recovery, on_progress: Progress = lambda done, total, note: None, *, words: Words = JOB) -> Outcome:
     """Recover every item of the inputs; write the signals, ``result.json`` and ``report.html`` into ``job.out``.
 
     Batches that an earlier run of the same job finished are not done again. Raises ``KeyboardInterrupt`` after Ctrl-C: what
-    is finished stays, and the same call goes on.
+    is finished stays, and the same call goes on. ``words`` are what its advice calls the options of the job.
 
     Examples
     --------
@@ -65,7 +67,7 @@ def recover(job: Recovery, on_progress: Progress = lambda done, total, note: Non
     """
     prepared = _Job(job, on_progress)
     with alone(job.out) as notes:
-        return prepared.run(notes)
+        return prepared.run(notes, words)
 
 
 class _Job:
@@ -89,8 +91,8 @@ class _Job:
         self._check_labels()
         refuse_losses(job.out, self.items)
 
-    def run(self, notes: tuple[str, ...]) -> Outcome:
-        """Every batch that is not done yet; ``notes`` are for the person."""
+    def run(self, notes: tuple[str, ...], words: Words) -> Outcome:
+        """Every batch that is not done yet; ``notes`` are for the user."""
         ledger = Ledger(self.job.out, self._identity(), self.items.newer_than)
         folder = self.job.out / SIGNALS
         outputs = Outputs(self.items, folder, ledger.folder, self.generator.signal_shape)
@@ -104,13 +106,12 @@ class _Job:
             stop = self._stop(used, len(plan.left) - place)
             batch = self._batch(number * size, min(total, (number + 1) * size), stop, self.job.pictures - shown)
             record = batch.record(outputs.write(number * size, batch.signals))
-            ledger.write_pictures(number, batch.pictures)
-            ledger.write_chunk(number, record)
+            ledger.write_chunk(number, record, batch.pictures)
             used, shown = used + record["seconds"], shown + record["shown"]
         outputs.finish(total)
         self.on_progress(total, total, "writing the report")
         told = (*self.notes, *notes, *ledger.notes, *self.items.notes, *self.items.changes())
-        return write_result(self.job, ledger, total, told)
+        return write_result(self.job, ledger, total, tuple(map(words.translate, told)), words)
 
     def _batch(self, start: int, stop: int, rule: StopRule, room: int) -> Collected:
         """Read and solve the items from ``start`` up to ``stop``; keep at most ``room`` pictures of them."""

@@ -97,7 +97,7 @@ def _number(value: object) -> str:
 
 
 def _pictures(ledger: Ledger, most: int) -> dict[str, Tensor]:
-    parts = ledger.pictures()
+    parts = [images for images in ledger.images() if images]
     names = [name for name in _NAMES if parts and all(name in part for part in parts)]
     return {name: torch.cat([part[name] for part in parts])[:most] for name in names}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from genprior._files import write_atomically
-from genprior.assessment import Company
+from genprior.assessment import Company, Words
 from genprior.jobs.ledger import Ledger
 from genprior.jobs.outcome import Outcome
 from genprior.jobs.records import assessed
@@ -18,19 +18,19 @@ from genprior.jobs.resume import REPORT, RESULT
 from genprior.jobs.settings import Recovery
 
 
-def write_result(job: Recovery, ledger: Ledger, total: int, notes: tuple[str, ...]) -> Outcome:
+def write_result(job: Recovery, ledger: Ledger, total: int, notes: tuple[str, ...], words: Words) -> Outcome:
     """Write ``result.json`` from the batches on disk, and the report."""
     outcome = Outcome(total, job.out / RESULT, job.out / REPORT, notes=notes)
     for record in ledger.chunks():
         outcome.add(record)
-    for item in _assessed_items(ledger, outcome.company):
+    for item in _assessed_items(ledger, outcome.company, words):
         outcome.judge(item)
-    write_atomically(outcome.result, lambda path: _write(path, job, ledger, outcome))
+    write_atomically(outcome.result, lambda path: _write(path, job, ledger, outcome, words))
     write_recovery_page(job, ledger, outcome)
     return outcome
 
 
-def _write(path: Path, job: Recovery, ledger: Ledger, outcome: Outcome) -> None:
+def _write(path: Path, job: Recovery, ledger: Ledger, outcome: Outcome, words: Words) -> None:
     head = {
         "genprior": version("genprior"),
         "asked": job.asked(),
@@ -39,12 +39,12 @@ def _write(path: Path, job: Recovery, ledger: Ledger, outcome: Outcome) -> None:
     }
     with path.open("w", encoding="utf-8") as file:
         file.write(json.dumps(head, indent=2, allow_nan=False).removesuffix("\n}") + ',\n  "items": [\n')
-        _write_items(file, _assessed_items(ledger, outcome.company))
+        _write_items(file, _assessed_items(ledger, outcome.company, words))
         file.write("\n  ]\n}\n")
 
 
-def _assessed_items(ledger: Ledger, company: Company) -> Iterator[dict[str, Any]]:
-    return (assessed(item, company) for record in ledger.chunks() for item in record["items"])
+def _assessed_items(ledger: Ledger, company: Company, words: Words) -> Iterator[dict[str, Any]]:
+    return (assessed(item, company, words) for record in ledger.chunks() for item in record["items"])
 
 
 def _write_items(file: IO[str], items: Iterator[dict[str, Any]]) -> None:

@@ -33,12 +33,12 @@ def refuse_losses(out: Path, items: Items) -> None:
     inputs = {_identity(part.path): part.path for part in items.parts}
     for path in there:
         if (found := inputs.get(_identity(path))) is not None:
-            raise ValueError(f"the input {found} would be written over by its result: give another --out")
+            raise ValueError(f"the input {found} would be written over by its result: give another `out`")
     if there and not begun(out):
         more = f" and {len(there) - 1} more files" if len(there) > 1 else ""
         raise ValueError(
             f"{there[0]}{more} would be written over, and no record of a job in {out} says where it is from: give "
-            "another --out, or remove it"
+            "another `out`, or remove it"
         )
 
 

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from genprior import _validate, solvers
+from genprior import _validate
 from genprior.models.foreign import Opened, open_with_notes
 from genprior.models.ranges import Range
-from genprior.solvers.base import Choice
+from genprior.solvers.registry import solver_named
 
 LOSSES = ("l2", "l1", "linf")
-SOLVERS: dict[str, type[Choice]] = {
-    "auto": solvers.Auto,
-    "exact-admm": solvers.ExactADMM,
-    "linearized-admm": solvers.LinearizedADMM,
-    "quasi-newton": solvers.QuasiNewton,
-    "levenberg-marquardt": solvers.LevenbergMarquardt,
-    "lbfgs": solvers.LBFGS,
-    "adam": solvers.Adam,
-    "gradient-descent": solvers.GradientDescent,
-    "projected-gradient": solvers.ProjectedGradient,
-}
 DEFAULT_STEPS = 1000
 _UNLIMITED = 10**9
 
@@ -45,7 +33,7 @@ class Source:
     def __post_init__(self) -> None:
         if self.label is not None and self.labels is not None:
             raise ValueError(
-                "--label and --labels were both given: one class for all items, or a file with one per item"
+                "`label` and `labels` were both given: one class for all items, or a file with one per item"
             )
 
     def open(self, device: str = "cpu", seconds: float | None = None) -> Opened:
@@ -97,7 +85,7 @@ class Recovery:
     def __post_init__(self) -> None:
         _validate.number("noise", self.noise, least=0)
         if self.noise and not self.simulate:
-            raise ValueError("--noise is for simulations: give --simulate too, or leave it out")
+            raise ValueError("`noise` is for simulations: give `simulate=True` too, or leave it out")
         if self.loss not in LOSSES:
             raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}")
         if self.box is not None and not self.box[0] < self.box[1]:
@@ -134,12 +122,3 @@ class Recovery:
         for name in ("out", "device", "pictures"):
             del plain[name]
         return {**plain.pop("source"), **plain, "inputs": list(self.inputs)}
-
-
-def solver_named(name: str) -> Choice:
-    """A solver by its name, ``exact-admm`` or ``ExactADMM``."""
-    wanted = re.sub(r"[^a-z]", "", name.lower())
-    for known, kind in SOLVERS.items():
-        if known.replace("-", "") == wanted:
-            return kind()
-    raise ValueError(f"there is no solver {name!r}: give one of {', '.join(SOLVERS)}")

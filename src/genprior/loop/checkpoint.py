@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from genprior import _validate
-from genprior._files import temporary_name, write_atomically
+from genprior._files import temporary_name
+from genprior._journal import Damaged, Journal, OtherFormat, OtherJob, Record
 
-_KIND = "genprior-checkpoint-"
-_FORMAT = f"{_KIND}7"
+_NAME = "genprior-checkpoint-"
+_FORMAT = f"{_NAME}8"
 
 
 @dataclass
@@ -55,11 +54,9 @@ class Checkpoint:
             return step > 0 and step % self.steps == 0
         return time.monotonic() - self._last >= self.seconds
 
-    def write(self, tensors: dict[str, Tensor], meta: dict[str, object]) -> None:
-        """Store everything, or leave the old file as it is."""
-        plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-        text = {"format": _FORMAT, "meta": json.dumps(meta)}
-        write_atomically(Path(self.path), lambda temporary: temporary.write_bytes(save(plain, metadata=text)))
+    def write(self, run: str, meta: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Store the run with this fingerprint, or leave the old file as it is."""
+        Journal(_FORMAT, run).write(Path(self.path), meta, tensors)
         self._last = time.monotonic()
 
     def try_out(self) -> None:
@@ -71,29 +68,20 @@ class Checkpoint:
         except (OSError, ValueError) as problem:
             raise ValueError(f"checkpoint {self.path} cannot be written ({problem}): give another path") from problem
 
-    def read(self, run: str) -> tuple[dict[str, Tensor], dict[str, object]] | None:
+    def read(self, run: str) -> Record | None:
         """What was stored for the run with this fingerprint, or None if there is no file."""
-        if not Path(self.path).exists():
-            return None
         try:
-            with safe_open(self.path, framework="pt") as file:
-                header = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError) as problem:
+            return Journal(_FORMAT, run).read(Path(self.path))
+        except (Damaged, OSError) as problem:
             raise ValueError(f"checkpoint {self.path} cannot be read ({problem}): delete it to start anew") from problem
-        if header.get("format") != _FORMAT:
-            if header.get("format", "").startswith(_KIND):
-                raise ValueError(
-                    f"checkpoint {self.path} was written by another version of genprior: finish the run with that one, or "
-                    "delete the file"
-                )
-            raise ValueError(
-                f"checkpoint {self.path} is not a genprior checkpoint: give another path, or delete the file"
+        except OtherFormat as problem:
+            if problem.found.startswith(_NAME):
+                reason = "was written by another version of genprior: finish the run with that one, or delete the file"
+            else:
+                reason = "is not a genprior checkpoint: give another path, or delete the file"
+        except OtherJob:
+            reason = (
+                "belongs to another run (data, settings, seed, start or options differ): repeat that call exactly, give "
+                "another path, or delete the file"
             )
-        meta: dict[str, object] = json.loads(header["meta"])
-        if meta["run"] != run:
-            raise ValueError(
-                f"checkpoint {self.path} belongs to another run (data, settings, seed, start or options differ): repeat "
-                "that call exactly, give another path, or delete the file"
-            )
-        return tensors, meta
+        raise ValueError(f"checkpoint {self.path} {reason}")

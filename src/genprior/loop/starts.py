@@ -51,10 +51,11 @@ def drawn_starts(problem: Problem, z0: Tensor | None, restarts: int, seed: int) 
         if z0 is not None:
             drawn[0] = z0.detach().clone()
         begun = torch.stack(drawn, dim=1).flatten(0, 1)
-    if not problem.on_latent.is_indicator:
+    constraint = problem.on_latent.constraint
+    if constraint is None:
         return begun
     item = torch.arange(items, device=begun.device).repeat_interleave(restarts)
-    return problem.on_latent.rows(item).prox(begun, 1.0)
+    return constraint.rows(item).prox(begun, 1.0)
 
 
 def _for_restarts(problem: Problem, z0: Tensor | None) -> bool:

@@ -43,7 +43,7 @@ class Keeper:
     def __init__(self, checkpoint: str | Path | Checkpoint | None, *identity: object) -> None:
         self._file = checkpoint if isinstance(checkpoint, Checkpoint | None) else Checkpoint(checkpoint)
         self._run = "" if self._file is None else fingerprint(*identity)
-        self._read: Stored | None = None if self._file is None else self._file.read(self._run)
+        self._read = None if self._file is None else self._file.read(self._run)
         if self._file is not None:
             self._file.try_out()
 
@@ -66,28 +66,25 @@ class Keeper:
             tensors |= _tree.pack(part.outcome, f"done.{number}.outcome")
             tensors |= _tree.pack(part.panel, f"done.{number}.panel")
             tensors[f"done.{number}.restart"] = part.restart
-        meta: dict[str, Any] = {
-            "run": self._run,
-            "done": [[part.forwards, part.backwards, part.seconds] for part in done],
-            "running": None,
-        }
+        counts = [[part.forwards, part.backwards, part.seconds] for part in done]
+        meta: dict[str, Any] = {"done": counts, "running": None}
         if running is not None:
             part_tensors, meta["running"] = running.stored()
             tensors |= {f"running.{name}": tensor for name, tensor in part_tensors.items()}
-        file.write(tensors, meta)
+        file.write(self._run, meta, tensors)
 
     def finished(self, place: Tensor) -> list[Finished]:
         """The chunks that were done, on the device of ``place``."""
         if self._read is None:
             return []
-        tensors, meta = self._read
-        return [_finished(tensors, number, counts, place) for number, counts in enumerate(meta["done"])]
+        tensors, counts = self._read.tensors, self._read.meta["done"]
+        return [_finished(tensors, number, numbers, place) for number, numbers in enumerate(counts)]
 
     def running(self) -> Stored | None:
         """The chunk that was running; asked for once."""
-        if self._read is None or self._read[1]["running"] is None:
+        if self._read is None or self._read.meta["running"] is None:
             return None
-        tensors, meta = self._read
+        tensors, meta = self._read.tensors, self._read.meta
         self._read = None
         start = "running."
         return {name.removeprefix(start): t for name, t in tensors.items() if name.startswith(start)}, meta["running"]

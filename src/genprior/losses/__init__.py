@@ -6,7 +6,8 @@ solver which needs both pays for one application of the operator and one of its 
 
 from genprior.losses.base import Loss, NoLoss
 from genprior.losses.distance import SquaredDistance
+from genprior.losses.exact_step import ExactStep
 from genprior.losses.least_squares import LeastSquares
 from genprior.losses.risk import EmpiricalRisk
 
-__all__ = ["EmpiricalRisk", "LeastSquares", "Loss", "NoLoss", "SquaredDistance"]
+__all__ = ["EmpiricalRisk", "ExactStep", "LeastSquares", "Loss", "NoLoss", "SquaredDistance"]

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from genprior.losses.exact_step import Prox, StepWithMemory
+from genprior.terms import Term
 
 
 class Loss(ABC):
@@ -36,6 +40,15 @@ class Loss(ABC):
     def bound(self, signal_shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Loss:
         """The loss for signals of this shape, device and dtype; itself where it knows them anyway."""
         return self
+
+    def exact_step(self, term: Term) -> StepWithMemory[Any] | None:
+        """The exact w step for this loss and R, ``argmin_w L(w) + R(w) + rho/2 |w - v|^2``, where it is known; else None.
+
+        With None an inner proximal gradient method finds the minimiser from :meth:`evaluate`, :meth:`gradient` and
+        :meth:`curvature`. A loss of your own returns a subclass of :class:`genprior.losses.ExactStep`, for the terms that
+        it knows. It is asked anew for every step, so the object may hold the loss and the term and should cost nothing.
+        """
+        return None
 
     def __call__(self, w: Tensor) -> Tensor:
         """Value per item."""
@@ -72,3 +85,7 @@ class NoLoss(Loss):
 
     def check(self, signal_shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> None:
         """Everything fits."""
+
+    def exact_step(self, term: Term) -> Prox:
+        """One prox of R."""
+        return Prox(term)

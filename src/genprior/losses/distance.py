@@ -8,6 +8,8 @@ from torch import Tensor
 from genprior import _batch, _validate
 from genprior._batch import PerItem
 from genprior.losses.base import Loss
+from genprior.losses.exact_step import Prox
+from genprior.terms import Quadratic, Term
 from genprior.terms.parameters import describe
 
 
@@ -56,6 +58,10 @@ class SquaredDistance(Loss):
         """``(2 weight, 2 weight)``."""
         nu = 2 * _batch.column(self.weight, w)
         return nu, nu
+
+    def exact_step(self, term: Term) -> Prox:
+        """One prox of R."""
+        return Prox(term, Quadratic(2 * self.weight, self.y))
 
     def relative_residual(self, value: Tensor) -> Tensor:
         """``|w - y| / |y|`` per item from the loss's value."""

@@ -9,8 +9,10 @@ from torch import Tensor
 
 from genprior import _batch, _validate
 from genprior.losses.base import Loss
-from genprior.operators import Mask, Operator
+from genprior.losses.exact_step import DiagonalProx, OrthogonalRows, QuadraticRows, Resolvent
+from genprior.operators import Identity, Mask, Operator
 from genprior.operators.base import RowForm
+from genprior.terms import Quadratic, Term, Zero
 
 _STRAY = 1e-3
 """Share of the measurements that may lie where nothing is measured without a word."""
@@ -94,6 +96,21 @@ class LeastSquares(Loss):
         """The extreme eigenvalues of ``A^T A``."""
         low, high = self.operator.gram_bounds()
         return _batch.column(low, w), _batch.column(high, w)
+
+    def exact_step(self, term: Term) -> OrthogonalRows | QuadraticRows | Resolvent | DiagonalProx | None:
+        """In closed form where R is zero or quadratic, where A is the identity, and where A is a mask and R separable."""
+        method, quadratic = self.operator.resolvent_method, Quadratic.of(term)
+        if isinstance(term, Zero) and self.form is not None:
+            return OrthogonalRows(self.form, method)
+        if term.as_quadratic() is not None:
+            if self.form is None:
+                return Resolvent(self.operator, self.y, quadratic)
+            return QuadraticRows(self.form, self.target, quadratic, method)
+        if isinstance(self.operator, Identity):
+            return DiagonalProx(term, self.operator, self.y, 1.0)
+        if isinstance(self.operator, Mask) and term.separable and self.form is not None:
+            return DiagonalProx(term, self.operator, self.y, self.form.gram)
+        return None
 
     def bound(self, signal_shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> LeastSquares:
         """The loss with an operator that knows its shapes and its place, for an ``operators.Linear`` made without them."""

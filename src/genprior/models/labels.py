@@ -40,9 +40,9 @@ def of_latent(module: nn.Module, label: int | None) -> tuple[nn.Module, str]:
     if label is not None and use == "none":
         raise ValueError(f"label {label} was given, but the module takes only a latent: leave it out")
     if label is None and use == "needed":
-        raise ValueError("the module takes a second argument, a class label: give --label, a whole number from 0")
+        raise ValueError("the module takes a second argument, a class label: give `label`, a whole number from 0")
     if label is None:
-        return module, "" if use == "none" else f"{_second(module)} left out: if it is a class, give --label"
+        return module, "" if use == "none" else f"{_second(module)} left out: if it is a class, give `label`"
     return Labelled(module, label).train(module.training), f"class label {label} for every item"
 
 

@@ -85,7 +85,7 @@ def _doubt(module: nn.Module, latent_shape: tuple[int, ...], bounds: Bounds, sec
     outside = max(bounds[0] - seen.low, seen.high - bounds[1]) / width
     if filled >= _FILLED and outside <= _OUTSIDE:
         return ""
-    return f", but {_described(seen)}: is --range right?"
+    return f", but {_described(seen)}: is `signal_range` right?"
 
 
 def _reach(module: nn.Module, latent_shape: tuple[int, ...], seconds: float | None) -> _Seen | None:

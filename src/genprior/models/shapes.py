@@ -31,8 +31,8 @@ def find_latent_shape(runnable: nn.Module, original: nn.Module, hint: str = "") 
         why = why or f"; on {tried[0]} it failed with {signals}"
     found = f" (tried {', '.join(tried[:6])}{why})" if tried else ""
     raise ValueError(
-        f"the latent shape of {type(original).__name__} could not be found out{found}: give latent_shape "
-        f"(--latent-shape), for example --latent-shape 100 for vectors or --latent-shape 100 1 1 for maps{hint}"
+        f"the latent shape of {type(original).__name__} could not be found out{found}: give it, for "
+        f"example `latent_shape=(100,)` for vectors or `latent_shape=(100, 1, 1)` for maps{hint}"
     )
 
 

@@ -41,7 +41,7 @@ def load_weights(module: nn.Module, path: Path) -> None:
     if len(fitting) > 1:
         raise ValueError(
             f"{file} holds {len(fitting)} sets of weights that fit ({', '.join(fitting)}): name one, for example "
-            f"--weights {file}:{_smoothed(fitting)}"
+            f"`weights={file}:{_smoothed(fitting)}`"
         )
     nearest = max((fitting or found).values(), key=lambda tensors: len(set(tensors) & set(expected)))
     _check_fit(expected, nearest, file)

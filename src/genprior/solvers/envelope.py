@@ -17,11 +17,11 @@ from torch import Tensor
 
 from genprior import _batch
 from genprior.losses import LeastSquares, SquaredDistance
+from genprior.losses.exact_step import Split
 from genprior.problem import Point, Problem
 from genprior.solvers.admm.exact import Memory as WMemory
-from genprior.solvers.admm.exact import Split
 from genprior.solvers.admm.w_steps import Exact
-from genprior.terms import Zero
+from genprior.terms import Quadratic, Zero
 
 _W_STEP = Exact()
 
@@ -42,7 +42,7 @@ class EnvelopeValue(NamedTuple):
 
 def smooth_value(problem: Problem, x: Tensor, point: Point) -> EnvelopeValue:
     """``L + R`` itself, with its gradient: where R is zero or quadratic."""
-    return EnvelopeValue(point.loss + problem.on_signal(x), problem.signal_gradient(x, point.residual), x, None, {})
+    return EnvelopeValue(point.loss + problem.on_signal(x), problem.signal_gradient(x, point.residual), x, None, None)
 
 
 class Warm(NamedTuple):
@@ -68,20 +68,18 @@ def method_name(problem: Problem) -> str:
 
 def smoothness(problem: Problem, x: Tensor) -> Tensor:
     """Lipschitz constant of the gradient of L, and of R where it is quadratic, per item."""
-    weight, _ = problem.on_signal.as_quadratic() or (0.0, 0.0)
-    return problem.loss.curvature(x)[1] + _batch.column(weight, x)
+    return problem.loss.curvature(x)[1] + Quadratic.of(problem.on_signal).curvature(x)
 
 
 def curvature(problem: Problem, x: Tensor) -> Tensor:
     """The typical second derivative of a smooth ``L + R`` along signals such as x: the scale of a first Hessian."""
-    weight, _ = problem.on_signal.as_quadratic() or (0.0, 0.0)
     if isinstance(problem.loss, LeastSquares):
         image = _batch.square(problem.loss.operator(x))
         typical = _batch.ratio(image, _batch.square(x))
         nu = torch.where(typical > 0, typical, problem.loss.curvature(x)[1])
     else:
         nu = problem.loss.curvature(x)[1]
-    total = nu + _batch.column(weight, x)
+    total = nu + Quadratic.of(problem.on_signal).curvature(x)
     return torch.where(total > 0, total, 1.0)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from genprior import _batch
 from genprior.problem import Problem
-from genprior.terms import Zero
+from genprior.terms import Quadratic, Zero
 
 _FORGET = 0.98
 _NEARBY = 1 / 16
@@ -68,11 +68,10 @@ def latent_residual(problem: Problem, z: Tensor, gradient: Tensor, curvature: Te
 
 def smooth_gradient(problem: Problem) -> Callable[[Tensor], Tensor]:
     """The gradient of L, and of R where that is quadratic."""
-    weight, centre = problem.on_signal.as_quadratic() or (0.0, 0.0)
+    quadratic = Quadratic.of(problem.on_signal)
 
     def slope(x: Tensor) -> Tensor:
-        own = _batch.spread(_batch.column(weight, x), x) * (x - centre)
-        return problem.loss.gradient(x, problem.loss.evaluate(x)[1]) + own
+        return problem.loss.gradient(x, problem.loss.evaluate(x)[1]) + quadratic.gradient(x)
 
     return slope
 

@@ -18,7 +18,7 @@ from genprior.problem import Problem
 from genprior.solvers import envelope
 from genprior.solvers.base import Multiplier
 from genprior.solvers.estimates import Hessian, gradient_parts
-from genprior.terms import Zero
+from genprior.terms import Quadratic, Zero
 
 _SHORT = 1e-3
 """Length of a step that looks for bounds, relative to the point."""
@@ -160,10 +160,8 @@ def _in_latent(problem: Problem, z: Tensor, gradient: Tensor, whole: Tensor) -> 
     term, flat = problem.on_latent, _batch.flat(z)
     if isinstance(term, Zero):
         return _batch.ratio(_batch.norm(gradient), whole)
-    quadratic = term.as_quadratic()
-    if quadratic is not None:
-        weight, centre = quadratic
-        own = _batch.flat(_batch.spread(weight, z) * (z - centre))
+    if term.as_quadratic() is not None:
+        own = _batch.flat(Quadratic.of(term).gradient(z))
         return _batch.ratio(_batch.norm(gradient + own), whole + _batch.norm(own))
     if not term.is_indicator:
         whole = whole + _batch.norm(term.subgradient(z))
@@ -182,16 +180,20 @@ def _tiny_step(problem: Problem, flat: Tensor) -> Tensor:
 def active_bounds(problem: Problem, x: Tensor, z: Tensor) -> Tensor:
     """Where a constraint on the signal or on the latent holds the answer back, per item.
 
-    On the signal: a short gradient step of L leaves the set. On the latent: a point a little further out does.
+    On the signal: a short gradient step of L, and of the finite part of R, leaves the set. On the latent: a point a
+    little further out does.
     """
     active = torch.zeros(len(z), dtype=torch.bool, device=z.device)
-    if problem.on_signal.is_indicator:
+    constraint = problem.on_signal.constraint
+    if constraint is not None:
         gradient = problem.loss.gradient(x, problem.loss.evaluate(x)[1])
+        if not problem.on_signal.is_indicator:
+            gradient = gradient + problem.on_signal.finite.subgradient(x)
         t = _SHORT * _batch.ratio(_batch.norm(x), _batch.norm(gradient))
         step = _batch.spread(torch.where(t.isfinite(), t, 0.0), x) * gradient
-        back = problem.on_signal.prox(x - step, 1.0) - (x - step)
+        back = constraint.prox(x - step, 1.0) - (x - step)
         active = active | (_batch.norm(back) > _CLEARLY * _batch.norm(step))
-    if problem.on_latent.is_indicator:
+    if problem.on_latent.constraint is not None:
         further = z + _SHORT * (z - problem.generator.latent.centre)
         active = active | (problem.on_latent.violation(further) > _CLEARLY * _SHORT * _batch.norm(z))
     return active

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from genprior import _batch
 from genprior.problem import Problem
-from genprior.terms import Term, Zero
+from genprior.terms import Quadratic, Term, Zero
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,12 @@ class OwnTerm:
 
     def gradient(self, z: Tensor) -> Tensor:
         """Of the ridge, and of H where that is quadratic."""
-        weight, centre = self.term.as_quadratic() or (0.0, 0.0)
-        own = _batch.spread(weight, z) * (z - (_batch.flat(centre) if isinstance(centre, Tensor) else centre))
+        own = _batch.flat(Quadratic.of(self.term).gradient(z.reshape(self.shape)))
         return own if self.ridge is None else self.ridge[:, None] * (z - self.centre) + own
 
     def curvature(self, like: Tensor) -> Tensor:
         """Second derivative of the ridge, and of H where that is quadratic, per item."""
-        weight, _ = self.term.as_quadratic() or (0.0, 0.0)
-        column = _batch.column(weight, like)
+        column = Quadratic.of(self.term).curvature(like)
         return column if self.ridge is None else self.ridge + column
 
 

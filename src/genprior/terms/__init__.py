@@ -1,8 +1,9 @@
-"""Convex, prox-friendly terms R on the signal and H on the latent, with ``c * term`` and ``term.around(y)``."""
+"""Convex, prox-friendly terms R on the signal and H on the latent, with ``f + g``, ``c * f`` and ``f.around(y)``."""
 
-from genprior.terms.base import Around, Scaled, Term, Zero
+from genprior.terms.base import Around, Quadratic, Scaled, Term, Zero
 from genprior.terms.norms import L1, L2, LInf, SquaredL2
 from genprior.terms.sets import Ball, Box, Indicator, L1Ball, Simplex
+from genprior.terms.sums import Sum
 from genprior.terms.total_variation import TotalVariation
 
 __all__ = [
@@ -14,9 +15,11 @@ __all__ = [
     "Indicator",
     "L1Ball",
     "LInf",
+    "Quadratic",
     "Scaled",
     "Simplex",
     "SquaredL2",
+    "Sum",
     "Term",
     "TotalVariation",
     "Zero",

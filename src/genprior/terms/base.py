@@ -1,4 +1,4 @@
-"""What a term is, and its small algebra: ``c * term`` and ``term.around(y)``.
+"""What a term is, and its small algebra: ``f + g``, ``c * f`` and ``f.around(y)``.
 
 One convention everywhere: ``prox_{t f}(v) = argmin_x  t f(x) + 1/2 |x - v|^2``.
 """
@@ -10,17 +10,41 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from genprior import _validate
-from genprior._batch import PerItem, spread
+from genprior._batch import PerItem, column, spread
 from genprior.terms.parameters import describe, keep, one_per_item, replaced, step_per_entry, times
 
 ROUNDINGS = 8.0
 """Units of rounding that an entry may be off by the few operations that made it."""
+
+
+class Quadratic(NamedTuple):
+    """``c/2 |x - centre|^2``, with a weight c and a centre that are numbers, or one per item."""
+
+    weight: PerItem
+    centre: PerItem
+
+    @classmethod
+    def of(cls, term: Term) -> Quadratic:
+        """The term as a quadratic; that of weight 0 where it is none."""
+        return cls(*(term.as_quadratic() or (0.0, 0.0)))
+
+    def gradient(self, x: Tensor) -> Tensor:
+        """``c (x - centre)``."""
+        return spread(self.weight, x) * (x - spread(self.centre, x))
+
+    def linear(self, like: Tensor) -> PerItem:
+        """``c centre``, which broadcasts against ``like``: minus the gradient at 0."""
+        return spread(self.weight, like) * spread(self.centre, like)
+
+    def curvature(self, like: Tensor) -> Tensor:
+        """``c`` for each item, shape ``(B,)``."""
+        return column(self.weight, like)
 
 
 class Term(ABC):
@@ -44,6 +68,16 @@ class Term(ABC):
         return False
 
     @property
+    def constraint(self) -> Term | None:
+        """The indicator of the domain of f; None where f is finite everywhere."""
+        return self if self.is_indicator else None
+
+    @property
+    def finite(self) -> Term:
+        """What is left of f without its constraint: ``Zero()`` for an indicator."""
+        return Zero() if self.is_indicator else self
+
+    @property
     def tolerance(self) -> float:
         """Relative accuracy of the prox where it is iterative; 0: exact."""
         return 0.0
@@ -64,10 +98,10 @@ class Term(ABC):
         """Euclidean distance of each item to the domain of f, shape ``(B,)``."""
         return x.new_zeros(x.shape[0])
 
-    def feasible(self, x: Tensor, blur: PerItem = 0.0) -> Tensor:
+    def feasible(self, x: Tensor, rounding_scale: PerItem = 0.0) -> Tensor:
         """Whether each item lies in the domain of f, up to rounding, shape ``(B,)``.
 
-        ``blur`` is the size, entry by entry, of the numbers whose difference x is: it is rounded at that size.
+        ``rounding_scale`` is the size, entry by entry, of the numbers whose difference x is: x is rounded at that size.
         """
         return self(x) < math.inf
 
@@ -112,7 +146,7 @@ class Term(ABC):
         """Raise a clear error when the term does not fit signals of this shape (without batch), device and dtype."""
         if not dtype.is_floating_point:
             raise TypeError(f"{name} needs real floating-point signals, got {dtype}: convert them first")
-        for part, value in vars(self).items():
+        for part, value in self._members():
             if isinstance(value, Tensor):
                 _validate.same_place(f"{part} of {name}", value, torch.device(device), dtype, "the signal")
             elif isinstance(value, Term):
@@ -135,8 +169,30 @@ class Term(ABC):
 
     __rmul__ = __mul__
 
-    def _batch_sizes(self) -> Iterator[tuple[str, int | None]]:
+    def __add__(self, other: Term) -> Term:
+        """Give ``f + g``; see `genprior.terms.Sum` for its prox."""
+        from genprior.terms.sums import total  # noqa: PLC0415  # a sum is a term itself
+
+        if not isinstance(other, Term):
+            return NotImplemented
+        return total(self, other)
+
+    def __radd__(self, other: int) -> Term:
+        """Give f for ``0 + f``, with which ``sum([f, g, h])`` begins."""
+        if not isinstance(other, Real) or other != 0:
+            return NotImplemented
+        return self
+
+    def _members(self) -> Iterator[tuple[str, Any]]:
+        """The attributes, those in tuples one by one."""
         for name, value in vars(self).items():
+            if isinstance(value, tuple):
+                yield from ((f"{name}[{k}]", part) for k, part in enumerate(value))
+            else:
+                yield name, value
+
+    def _batch_sizes(self) -> Iterator[tuple[str, int | None]]:
+        for name, value in self._members():
             if isinstance(value, Term):
                 yield name, value.batch
             elif isinstance(value, Tensor) and self.is_per_item(name, value):
@@ -179,24 +235,10 @@ class Zero(Term):
     __rmul__ = __mul__
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Scaled(Term):
-    """``c f(x)`` with ``c >= 0``, a number or one per item: ``prox_{t (c f)} = prox_{(t c) f}``.
+class Wrapped(Term):
+    """A term made of another one, with the same domain up to a shift: says of itself what that one says."""
 
-    A factor leaves an indicator as it is, and must be positive there. Factors of factors are multiplied out.
-    """
-
-    factor: PerItem
     term: Term
-
-    def __post_init__(self) -> None:
-        limits = {"above": 0.0} if self.term.is_indicator else {"least": 0.0}
-        keep(self, "factor", _validate.per_item("the factor of a term", self.factor, **limits))
-        _ = self.batch  # refuses parts made for different numbers of items
-        if isinstance(self.term, Scaled):
-            product = _validate.per_item("the product of factors", self.factor * self.term.factor, least=0.0)
-            object.__setattr__(self, "factor", product)
-            object.__setattr__(self, "term", self.term.term)
 
     @property
     def separable(self) -> bool:
@@ -209,9 +251,45 @@ class Scaled(Term):
         return self.term.is_indicator
 
     @property
+    def constraint(self) -> Term | None:
+        """The term's constraint, wrapped alike."""
+        part = self.term.constraint
+        return None if part is None else self._rewrapped(part)
+
+    @property
+    def finite(self) -> Term:
+        """The finite part of the term, wrapped alike."""
+        part = self.term.finite
+        return part if isinstance(part, Zero) else self._rewrapped(part)
+
+    @property
     def tolerance(self) -> float:
         """As the term."""
         return self.term.tolerance
+
+    def _rewrapped(self, part: Term) -> Term:
+        """``part`` in place of the term."""
+        return replaced(self, lambda name, value: part if name == "term" else value)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Scaled(Wrapped):
+    """``c f(x)`` with ``c >= 0``, a number or one per item: ``prox_{t (c f)} = prox_{(t c) f}``.
+
+    A factor leaves a constraint as it is, and must be positive there. Factors of factors are multiplied out.
+    """
+
+    factor: PerItem
+    term: Term
+
+    def __post_init__(self) -> None:
+        limits = {"least": 0.0} if self.term.constraint is None else {"above": 0.0}
+        keep(self, "factor", _validate.per_item("the factor of a term", self.factor, **limits))
+        _ = self.batch  # refuses parts made for different numbers of items
+        if isinstance(self.term, Scaled):
+            product = _validate.per_item("the product of factors", self.factor * self.term.factor, least=0.0)
+            object.__setattr__(self, "factor", product)
+            object.__setattr__(self, "term", self.term.term)
 
     def __call__(self, x: Tensor) -> Tensor:
         """``c f(x)``, and 0 where ``c = 0``."""
@@ -232,9 +310,9 @@ class Scaled(Term):
         """As the term."""
         return self.term.violation(x)
 
-    def feasible(self, x: Tensor, blur: PerItem = 0.0) -> Tensor:
+    def feasible(self, x: Tensor, rounding_scale: PerItem = 0.0) -> Tensor:
         """As the term."""
-        return self.term.feasible(x, blur)
+        return self.term.feasible(x, rounding_scale)
 
     def as_quadratic(self) -> tuple[PerItem, PerItem] | None:
         """Multiply the curvature of the term, if it is a quadratic."""
@@ -246,7 +324,7 @@ class Scaled(Term):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Around(Term):
+class Around(Wrapped):
     """``f(x - y)``: ``prox_{t f(. - y)}(v) = y + prox_{t f}(v - y)``. Made by ``term.around(y)``."""
 
     term: Term
@@ -266,49 +344,35 @@ class Around(Term):
             )
         _ = self.batch  # refuses parts made for different numbers of items
 
-    @property
-    def separable(self) -> bool:
-        """As the term."""
-        return self.term.separable
-
-    @property
-    def is_indicator(self) -> bool:
-        """As the term."""
-        return self.term.is_indicator
-
-    @property
-    def tolerance(self) -> float:
-        """As the term."""
-        return self.term.tolerance
-
     def is_per_item(self, name: str, value: Tensor) -> bool:
         """Whether the centre was given per item."""
         return not self.shared
 
     def __call__(self, x: Tensor) -> Tensor:
         """``f(x - y)``."""
-        if self.is_indicator:
-            return indicator(self.feasible(x), x)
-        return self.term(x - self._centre(x))
+        if self.term.constraint is None:
+            return self.term(x - self.centred(x))
+        domain = indicator(self.feasible(x), x)
+        return domain if self.is_indicator else domain + self.term.finite(x - self.centred(x))
 
     def prox(self, v: Tensor, t: PerItem) -> Tensor:
         """``y + prox_{t f}(v - y)``."""
-        y = self._centre(v)
+        y = self.centred(v)
         return y + self.term.prox(v - y, t)
 
     def subgradient(self, x: Tensor) -> Tensor:
         """Subgradient of f at ``x - y``."""
-        return self.term.subgradient(x - self._centre(x))
+        return self.term.subgradient(x - self.centred(x))
 
     def violation(self, x: Tensor) -> Tensor:
         """Distance of ``x - y`` to the domain of f."""
-        return self.term.violation(x - self._centre(x))
+        return self.term.violation(x - self.centred(x))
 
-    def feasible(self, x: Tensor, blur: PerItem = 0.0) -> Tensor:
+    def feasible(self, x: Tensor, rounding_scale: PerItem = 0.0) -> Tensor:
         """Whether ``x - y``, which is rounded at the size of x and y, lies in the domain of f."""
-        y = self._centre(x)
+        y = self.centred(x)
         size = y.abs() if isinstance(y, Tensor) else abs(y)
-        return self.term.feasible(x - y, x.abs() + size + blur)
+        return self.term.feasible(x - y, x.abs() + size + rounding_scale)
 
     def as_quadratic(self) -> tuple[PerItem, PerItem] | None:
         """Shift the centre of the term, if it is a quadratic."""
@@ -330,7 +394,7 @@ class Around(Term):
         if not self.shared:
             _validate.batch(name, y, shape, "was y made for another generator or image size?")
 
-    def _centre(self, x: Tensor) -> PerItem:
+    def centred(self, x: Tensor) -> PerItem:
         """Centre that broadcasts against ``x``, in its dtype."""
         y = self.centre
         if not isinstance(y, Tensor):

@@ -46,8 +46,18 @@ def times(factor: PerItem, t: PerItem) -> PerItem:
 
 
 def replaced(owner: Owner, change: Callable[[str, Any], Any]) -> Owner:
-    """Copy a frozen object with every attribute passed through ``change``; the object itself when all stay the same."""
-    changed = {name: new for name, old in vars(owner).items() if (new := change(name, old)) is not old}
+    """Copy a frozen object with every attribute passed through ``change``; the object itself when all stay the same.
+
+    The members of a tuple are passed one by one.
+    """
+
+    def renewed(name: str, old: Any) -> Any:
+        if not isinstance(old, tuple):
+            return change(name, old)
+        members = tuple(change(name, part) for part in old)
+        return old if all(new is part for new, part in zip(members, old, strict=True)) else members
+
+    changed = {name: new for name, old in vars(owner).items() if (new := renewed(name, old)) is not old}
     if not changed:
         return owner
     twin = copy.copy(owner)

@@ -37,12 +37,12 @@ class Indicator(Term):
         """0 in the set (up to rounding, see `feasible`), infinite elsewhere."""
         return indicator(self.feasible(x), x)
 
-    def feasible(self, x: Tensor, blur: PerItem = 0.0) -> Tensor:
+    def feasible(self, x: Tensor, rounding_scale: PerItem = 0.0) -> Tensor:
         """``|x - P(x)| <= (SLACK + sqrt(n)) eps magnitude``, and a little more where x is a rounded difference."""
         eps, entries = torch.finfo(x.dtype).eps, x[:1].numel()
         slack = (SLACK + math.sqrt(entries)) * eps * self.magnitude(x)
-        if isinstance(blur, Tensor):
-            slack = slack + ROUNDINGS * eps * norm(blur.expand_as(x))
+        if isinstance(rounding_scale, Tensor):
+            slack = slack + ROUNDINGS * eps * norm(rounding_scale.expand_as(x))
         return self.violation(x) <= slack
 
     def prox(self, v: Tensor, t: PerItem) -> Tensor:
@@ -101,9 +101,9 @@ class Box(Indicator):
         """Largest finite bound."""
         return self._sizes(x).amax().expand(x.shape[0])
 
-    def feasible(self, x: Tensor, blur: PerItem = 0.0) -> Tensor:
+    def feasible(self, x: Tensor, rounding_scale: PerItem = 0.0) -> Tensor:
         """Entry by entry: past its bound by no more than rounding at the size of its bounds."""
-        slack = ROUNDINGS * torch.finfo(x.dtype).eps * (self._sizes(x) + blur)
+        slack = ROUNDINGS * torch.finfo(x.dtype).eps * (self._sizes(x) + rounding_scale)
         inside = (x >= _beside(self.low, x) - slack) & (x <= _beside(self.high, x) + slack)
         return flat(inside).all(dim=1)
 

@@ -11,6 +11,7 @@ from genprior import _validate
 from genprior._axes import axes_of, spatial_dims
 from genprior._batch import PerItem, dot, flat, spread, square
 from genprior.terms.base import Term
+from genprior.terms.differences import clip_lengths, differences, lengths, minus_adjoint
 from genprior.terms.parameters import step_per_item
 
 CHECK_EVERY = 10
@@ -69,13 +70,13 @@ class TotalVariation(Term):
         dims = self._dims("x", x)
         if x.requires_grad and torch.is_grad_enabled():
             return flat(torch.linalg.vector_norm(_recorded_differences(x, dims), dim=1)).sum(dim=1)
-        return flat(_length(_differences(x, dims))).sum(dim=1)
+        return flat(lengths(differences(x, dims))).sum(dim=1)
 
     def subgradient(self, x: Tensor) -> Tensor:
         """``D'(Dx / |Dx|)`` with 0 for pixels where Dx = 0."""
-        slope = _differences(x, self._dims("x", x))
-        size = _length(slope)
-        return _minus_adjoint(torch.zeros_like(x), slope / torch.where(size == 0, 1.0, size)).neg_()
+        slope = differences(x, self._dims("x", x))
+        size = lengths(slope)
+        return minus_adjoint(torch.zeros_like(x), slope / torch.where(size == 0, 1.0, size)).neg_()
 
     @torch.no_grad()
     def prox(self, v: Tensor, t: PerItem) -> Tensor:
@@ -88,6 +89,10 @@ class TotalVariation(Term):
         """Check also that the axes of space or time are known."""
         super().check(name, shape, device, dtype)
         spatial_dims(name, tuple(shape), self.dims)
+
+    def axes(self, x: Tensor) -> int:
+        """How many of the last axes of ``x`` are space or time."""
+        return self._dims("x", x)
 
     def _dims(self, name: str, x: Tensor) -> int:
         return spatial_dims(name, tuple(x.shape[1:]), self.dims)
@@ -121,7 +126,7 @@ def _iterate(
     ``s = 1 / (4 dims)``, because ``|D|^2 <= 4`` for the forward differences along one axis.
     """
     dims = y.shape[1]
-    new = _clip(torch.add(y, _differences(_minus_adjoint(v, y), dims), alpha=1 / (4 * dims)), t)
+    new = clip_lengths(torch.add(y, differences(minus_adjoint(v, y), dims), alpha=1 / (4 * dims)), t)
     move = new - q
     if watch:
         momentum = torch.where(dot(y - new, move) > 0, 1.0, momentum)
@@ -136,9 +141,9 @@ def _primal(v: Tensor, t: Tensor, q: Tensor, tolerance: float) -> tuple[Tensor, 
     The gap of ``x = v - D'q`` is ``sum (t |Dx| - <Dx, q>)``. The constant image has the gap ``1/2 |x|^2``: it is the
     answer for large t, where the first one drowns in rounding times t. Both bound ``1/2 |x - x*|^2``.
     """
-    x = _minus_adjoint(v, q)
-    slope = _differences(x, q.shape[1])
-    gap = t * flat(_length(slope)).sum(dim=1) - dot(slope, q)
+    x = minus_adjoint(v, q)
+    slope = differences(x, q.shape[1])
+    gap = t * flat(lengths(slope)).sum(dim=1) - dot(slope, q)
     gap_constant = square(x) / 2
     energy = square(v) / 2
     rounding = 2 * torch.finfo(v.dtype).eps * (energy + t * flat(v).abs().sum(dim=1))
@@ -147,48 +152,11 @@ def _primal(v: Tensor, t: Tensor, q: Tensor, tolerance: float) -> tuple[Tensor, 
     return torch.where(spread(constant, x), 0.0, x), finished
 
 
-def _differences(x: Tensor, dims: int) -> Tensor:
-    """``Dx``, shape ``(B, dims, *shape)``: forward differences along each axis, 0 at the far border."""
-    slope = x.new_empty(x.shape[0], dims, *x.shape[1:])
-    for k, axis in enumerate(axes_of(dims)):
-        along, n = slope[:, k], x.shape[axis]
-        torch.sub(x.narrow(axis, 1, n - 1), x.narrow(axis, 0, n - 1), out=along.narrow(axis, 0, n - 1))
-        along.narrow(axis, n - 1, 1).zero_()
-    return slope
-
-
 def _recorded_differences(x: Tensor, dims: int) -> Tensor:
-    """The same as :func:`_differences` in operations that autograd follows."""
+    """The same as :func:`differences` in operations that autograd follows."""
     return torch.stack([_recorded_difference(x, axis) for axis in axes_of(dims)], dim=1)
 
 
 def _recorded_difference(x: Tensor, axis: int) -> Tensor:
     border = torch.zeros_like(x.narrow(axis, 0, 1))
     return torch.cat([x.diff(dim=axis), border], dim=axis)
-
-
-def _minus_adjoint(v: Tensor, q: Tensor) -> Tensor:
-    """``v - D'q`` for a field q that is 0 at the far border."""
-    x = v
-    for along in q.unbind(1):
-        x = torch.add(x, along) if x is v else x.add_(along)
-    for axis, along in zip(axes_of(q.shape[1]), q.unbind(1), strict=True):
-        n = x.shape[axis]
-        x.narrow(axis, 1, n - 1).sub_(along.narrow(axis, 0, n - 1))
-    return x
-
-
-def _length(q: Tensor) -> Tensor:
-    """Length of the vector at each pixel, shape ``(B, 1, *shape)``."""
-    if q.shape[1] == 1:
-        return q.abs()
-    squares = q[:, :1].square()
-    for k in range(1, q.shape[1]):
-        squares = torch.addcmul(squares, q[:, k : k + 1], q[:, k : k + 1])
-    return squares.sqrt_()
-
-
-def _clip(q: Tensor, t: Tensor) -> Tensor:
-    """Shorten, in place, the vector at each pixel to at most t."""
-    radius = spread(t, q)
-    return q.mul_((radius / _length(q)).clamp_(max=1))

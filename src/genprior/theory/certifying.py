@@ -90,7 +90,7 @@ def certify(
     loss = loss_constants(problem, radius, seed=seed)
     z0 = problem.generator.draw(problem.batch or 1, _random.stream("starts", seed)) if z0 is None else z0
     say("a feasible point")
-    z0 = problem.on_latent.prox(z0, 1.0) if problem.on_latent.is_indicator else z0
+    z0 = z0 if problem.on_latent.constraint is None else problem.on_latent.constraint.prox(z0, 1.0)
     start, lowest = _values(
         problem, z0, z0 if found.kappa.sampled == 0 else target
     )  # a G that does not move: any is best

@@ -93,7 +93,7 @@ class EncoderTask(Task):
             raise ValueError(
                 f"start is an encoder of width {width} from pictures {start.signal_shape} to latents "
                 f"{start.latent_shape}, expected width {self.settings.width}, {self.generator.signal_shape} and "
-                f"{self.generator.latent_shape}: give --width {width}, or another start"
+                f"{self.generator.latent_shape}: give `width={width}`, or another start"
             ) from None
 
     def identity(self) -> list[object]:

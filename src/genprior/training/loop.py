@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from genprior import _validate
 from genprior._files import add_folder, write_text
 from genprior._fingerprint import fingerprint
+from genprior._journal import Record
 from genprior.loop.checkpoint import Checkpoint
 from genprior.training.draw import Draw
 from genprior.training.start import CHECKPOINT, begin, fill_networks, read_start
@@ -96,8 +97,8 @@ def train(
         if file.due(step + 1) or step + 1 == task.steps:
             state = _state(task)
             _check_sound(step, state, file)
-            meta = {"run": run, "step": step + 1, "steps": task.steps, "seconds": seconds, "told": told or {}}
-            file.write({"curve": curve[: step + 1], **state}, {**meta, "earlier": earlier})
+            meta = {"step": step + 1, "steps": task.steps, "seconds": seconds, "told": told or {}, "earlier": earlier}
+            file.write(run, meta, {"curve": curve[: step + 1], **state})
             write_curve(folder / CURVE, task.columns, curve[: step + 1])
         if (step + 1) % schedule.sheet_steps == 0:
             task.picture(folder, "samples")
@@ -147,11 +148,11 @@ def _state(task: Task) -> dict[str, Tensor]:
     return tensors
 
 
-def _resume(task: Task, curve: Tensor, read: tuple[dict[str, Tensor], dict[str, Any]] | None) -> tuple[int, float]:
+def _resume(task: Task, curve: Tensor, record: Record | None) -> tuple[int, float]:
     """Put a checkpoint back in place; give the steps done and the seconds spent."""
-    if read is None:
+    if record is None:
         return 0, 0.0
-    tensors, meta = read
+    tensors, meta = record.tensors, record.meta
     done = int(meta["step"])
     curve[:done] = tensors["curve"]
     fill_networks(task, tensors)

@@ -51,7 +51,7 @@ class Devices:
         accelerator, _, number = device.partition(":")
         if number and count > 1:
             raise ValueError(
-                f"devices must be 1 for the one device {device!r}, got {count}: give --device {accelerator}"
+                f"devices must be 1 for the one device {device!r}, got {count}: give `device={accelerator}`"
             )
         chosen: int | list[int] = [int(number)] if number and accelerator != "cpu" else count
         self.precision = precision

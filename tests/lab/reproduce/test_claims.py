@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from PIL import Image
 
 import genprior as gp
 from genprior.defence.projection import default_solver
-from genprior.lab.reproduce import EXPERIMENTS, claims, defence, plateau, reproduce
+from genprior.lab.reproduce import EXPERIMENTS, claims, defence, plateau, reproduce, run
 from genprior.lab.reproduce import compressive_sensing as sensing
 from genprior.lab.reproduce import defender as defender_module
 from genprior.lab.reproduce.claims import (
@@ -28,6 +30,7 @@ from genprior.lab.reproduce.claims import (
     together,
     within,
 )
+from genprior.lab.reproduce.code import code_of
 from genprior.lab.reproduce.contest import Contest, Setting, chosen, quartiles, race, tuning_part
 from genprior.lab.reproduce.defender import Defender
 from genprior.lab.reproduce.judging_defence import Looks, _known, _linf_first, paired
@@ -41,7 +44,7 @@ from genprior.lab.reproduce.judging_races import (
 )
 from genprior.lab.reproduce.methods import denoising_methods, grid, sensing_methods
 from genprior.lab.reproduce.parts import Found, unique
-from genprior.lab.reproduce.run import code_of, settings_of
+from genprior.lab.reproduce.run import settings_of
 from genprior.lab.reproduce.sizes import FULL, QUICK
 from genprior.lab.reproduce.tuning import watched
 from genprior.models.examples import soft_discs
@@ -526,13 +529,64 @@ def test_real_faces_come_from_the_person_and_practice_ones_are_others(tmp_path):
         sensing.contest(setting, "celeba", 10, "real", 3, True)
 
 
-def test_parts_of_another_code_do_not_belong_together(tmp_path):
-    for name in ("solvers/auto.py", "report/page.py", "lab/reproduce/judging_races.py"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("x = 1")
-    before = code_of(tmp_path)
-    (tmp_path / "report/page.py").write_text("x = 2")
-    (tmp_path / "lab/reproduce/judging_races.py").write_text("x = 2")
-    assert code_of(tmp_path) == before, "what only judges or shows may change"
-    (tmp_path / "solvers/auto.py").write_text("x = 2")
-    assert code_of(tmp_path) != before
+CODE = {
+    "own/__init__.py": "",
+    "own/lab/run.py": '"""Runs."""\nimport numpy\nfrom own.parts import part  # a comment\nfrom own import solvers\n',
+    "own/parts.py": "def part(x):\n    from own.deep.inner import y\n    return x + y\n",
+    "own/deep/__init__.py": "",
+    "own/deep/inner.py": "y = 1\n",
+    "own/solvers/__init__.py": "from own.solvers.auto import Auto\n",
+    "own/solvers/auto.py": "class Auto:\n    z = 3\n",
+    "own/report.py": "from own.parts import part\nshown = 1\n",
+}
+
+
+@pytest.fixture
+def digest(tmp_path):
+    """Of the code in ``CODE``, with some files replaced, added or removed."""
+
+    def found(**changes):
+        shutil.rmtree(tmp_path / "own", ignore_errors=True)
+        for name, text in (CODE | changes.get("files", {})).items():
+            if text is not None:
+                (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+                (tmp_path / name).write_text(text)
+        return code_of(["own.lab.run"], tmp_path)
+
+    return found
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"own/report.py": "shown = 2"},
+        {"own/parts.py": '"""Words."""\n' + CODE["own/parts.py"].replace("return", "# why\n    return")},
+        {
+            "own/deep/inner.py": None,
+            "own/other.py": "y = 1",
+            "own/parts.py": CODE["own/parts.py"].replace("deep.inner", "other"),
+        },
+        {"own/deep/inner.py": "", "own/parts.py": CODE["own/parts.py"] + "y = 1"},
+    ],
+    ids=["what only shows", "words", "a file renamed", "two files joined"],
+)
+def test_what_computes_nothing_else_leaves_the_code_as_it_is(digest, files):
+    assert digest(files=files) == digest()
+
+
+@pytest.mark.parametrize("name", ["own/deep/inner.py", "own/solvers/auto.py", "own/lab/run.py"])
+def test_parts_of_another_code_do_not_belong_together(digest, name):
+    assert digest(files={name: CODE[name] + "z = 2"}) != digest()
+    assert digest(files={"own/parts.py": CODE["own/parts.py"].replace("x + y", "x - y")}) != digest()
+
+
+def test_the_code_of_the_experiments(monkeypatch):
+    """It has what computes, and not what judges, shows or belongs to commands."""
+    read, real = [], Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: (read.append(path), real(path))[1])
+    run._code.__wrapped__()
+    package = Path(gp.__file__).parent
+    names = {path.relative_to(package).as_posix() for path in read}
+    assert {"solvers/auto.py", "loop/solve.py", "lab/reproduce/plateau.py", "models/bundled.py"} <= names
+    assert not [name for name in names if name.startswith(("cli/", "app/", "report/", "lab/reports/", "jobs/"))]
+    assert not [name for name in names if "judging" in name or "claims" in name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from genprior import cli
 from genprior.lab.reproduce import run
 from genprior.lab.reproduce.claims import Claim
+from genprior.lab.reproduce.contest import Setting
 from genprior.lab.reproduce.parts import Found, Part, Store, run_parts, unique
 from genprior.lab.reproduce.sizes import QUICK, SIZES, Denoising
 
@@ -60,18 +62,32 @@ def test_a_part_that_fails_is_tried_again_and_those_before_it_are_not(tmp_path):
     assert log == ["a", "broken", "b"]
 
 
-def test_an_array_file_without_its_record_is_no_finished_part(tmp_path):
+@pytest.mark.parametrize("damage", [b"", b"{}", None])
+def test_a_damaged_part_is_set_aside_and_run_again(tmp_path, damage):
     log = []
     store = Store(tmp_path, {})
     run_parts([part("a", log)], store)
-    (tmp_path / "parts" / "a.json").unlink()
-    run_parts([part("a", log)], store)
+    path = tmp_path / "parts" / "a.safetensors"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + b"\1" if damage is None else damage)
+    with pytest.warns(UserWarning, match=r"set aside as .*a\.safetensors\.damaged"):
+        assert run_parts([part("a", log)], store)["a"].numbers == {"value": 1.0}
+    assert log == ["a", "a"] and path.with_name("a.safetensors.damaged").is_file()
+
+
+def test_a_part_of_another_run_is_not_taken(tmp_path):
+    log = []
+    first, second = (Store(tmp_path / str(seed), {"seed": seed}) for seed in (0, 1))
+    run_parts([part("a", log)], first)
+    shutil.copy(tmp_path / "0" / "parts" / "a.safetensors", tmp_path / "1" / "parts")
+    with pytest.warns(UserWarning, match="belongs to another job"):
+        run_parts([part("a", log)], second)
     assert log == ["a", "a"]
 
 
 def test_other_settings_are_refused(tmp_path):
     Store(tmp_path, {"seed": 0, "size": "quick"})
-    with pytest.raises(ValueError, match=r"other settings \(seed 0 there, 1 now\): give another --out"):
+    with pytest.raises(ValueError, match=r"other settings \(seed was 0, now 1\): give another `out`"):
         Store(tmp_path, {"seed": 1, "size": "quick"})
 
 
@@ -102,8 +118,7 @@ def test_an_experiment_that_is_finished_stays_in_the_report(tmp_path, monkeypatc
     known = {name: experiment(name, 2) for name in ("first", "second", "third")}
     monkeypatch.setattr(run, "EXPERIMENTS", known)
     assert run.reproduce(["first"], tmp_path, size="quick").experiments == ("first",)
-    (tmp_path / "parts" / "third.0.json").write_text('{"numbers": {}, "times": {}}')
-    np.savez(tmp_path / "parts" / "third.0.npz")
+    Store(tmp_path, run.settings_of(Setting(QUICK, 0, "cpu", None))).write("third.0", Found({}))
     done = run.reproduce(["second"], tmp_path, size="quick")
     assert done.experiments == ("first", "second") and [claim.key for claim in done.claims] == ["first", "second"]
     assert set(done.parts) == {"first.0", "first.1", "second.0", "second.1"} and done.document()["times"]["all"] >= 0
@@ -118,12 +133,12 @@ def test_killed_in_the_middle_it_goes_on_and_finds_the_same(tmp_path, monkeypatc
         [sys.executable, "-c", CODE, *words, "--out", str(killed)], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
     )
     deadline = time.monotonic() + 120
-    while not list((killed / "parts").glob("*.linf.tune.adam.json")) and process.poll() is None:
+    while not list((killed / "parts").glob("*.linf.tune.adam.safetensors")) and process.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL, "it was still running"
-    finished = {path: path.stat().st_mtime_ns for path in (killed / "parts").glob("*.json")}
+    finished = {path: path.stat().st_mtime_ns for path in (killed / "parts").glob("*.safetensors")}
     assert not (killed / "results.json").exists() and not any(".run.auto" in path.name for path in finished)
     assert cli.main([*words, "--out", str(killed), "--json"]) == 0
     assert cli.main([*words, "--out", str(whole), "--json"]) == 0

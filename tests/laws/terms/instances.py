@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from genprior.terms import L1, L2, Ball, Box, L1Ball, LInf, Simplex, SquaredL2, Term, TotalVariation, Zero
+from genprior.terms import L1, L2, Ball, Box, L1Ball, LInf, Simplex, SquaredL2, Sum, Term, TotalVariation, Zero
 
 BATCH = 3
 Oracle = Callable[[cp.Expression, int], tuple[cp.Expression, list[cp.Constraint]]]
@@ -88,6 +88,20 @@ def variation(shape, factor=1.0, centre=None):
     return oracle
 
 
+def both(*oracles):
+    def oracle(x, i):
+        values, constraints = zip(*(part(x, i) for part in oracles), strict=True)
+        return sum(values), [constraint for part in constraints for constraint in part]
+
+    return oracle
+
+
+def sharp(term: Term) -> Sum:
+    """With an inner tolerance that lets the prox be compared to many digits."""
+    assert isinstance(term, Sum)
+    return replace(term, inner_tolerance=1e-13, max_iterations=20000)
+
+
 def item(values: Tensor, i: int) -> np.ndarray:
     return values.numpy()[i].ravel()
 
@@ -100,6 +114,7 @@ PER_ITEM = torch.tensor([0.5, 1.0, 3.0], dtype=torch.float64)
 SOME_ZERO = torch.tensor([0.0, 0.7, 2.0], dtype=torch.float64)
 SHARP = TotalVariation(tolerance=1e-12, max_iterations=20000)
 ALONG = {dims: replace(SHARP, dims=dims) for dims in (1, 2, 3)}
+ONES = torch.ones(BATCH, 5, dtype=torch.float64)
 IMAGES = fixed(BATCH, 6, 5, seed=9)
 
 CASES = [
@@ -147,4 +162,58 @@ CASES = [
     Case("tv_elongated", lambda: ALONG[2], (2, 6), variation((2, 6)), 1e-6),
     Case("tv_3d", lambda: SHARP, (2, 2, 3, 2), variation((2, 3, 2)), 1e-6),
     Case("tv_3d_no_channels", lambda: 0.5 * ALONG[3], (3, 2, 3), variation((3, 2, 3), 0.5), 1e-6),
+    # Sums with a prox in closed form: quadratics, separable parts, norms with balls around zero.
+    Case("sum_box_l1", lambda: Box(-0.5, 1) + 0.3 * L1(), (2, 3),
+         both(within(lambda x, i: [x >= -0.5, x <= 1]), norm(1, (0.3,) * 3))),
+    Case("sum_positive_l1_around", lambda: Box(0, float("inf")) + SOME_ZERO * L1().around(CENTRE), (2, 3),
+         both(within(lambda x, i: [x >= 0]), norm(1, SOME_ZERO.numpy(), CENTRE))),
+    Case("sum_scaled", lambda: PER_ITEM * (L1() + Box(-0.3, 0.4)), (2, 3),
+         both(within(lambda x, i: [x >= -0.3, x <= 0.4]), norm(1, PER_ITEM.numpy()))),
+    Case("sum_around", lambda: 2 * (Box(-0.3, 0.4) + 0.5 * L1()).around(CENTRE), (2, 3),
+         both(within(lambda x, i: [x >= -0.3, x <= 0.4], CENTRE), norm(1, (1,) * 3, CENTRE))),
+    Case("sum_boxes", lambda: Box(-0.5, 2) + Box(LOW, float("inf")), (2, 3),
+         within(lambda x, i: [x >= -0.5, x <= 2, x >= LOW.numpy().ravel()])),
+    Case("sum_boxes_around", lambda: Box(-2, 2).around(CENTRE) + Box(-0.1, 0.2), (2, 3),
+         both(within(lambda x, i: [x >= -2, x <= 2], CENTRE), within(lambda x, i: [x >= -0.1, x <= 0.2]))),
+    Case("sum_two_l1", lambda: L1() + PER_ITEM * L1().around(CENTRE), (2, 3),
+         both(norm(1), norm(1, PER_ITEM.numpy(), CENTRE))),
+    Case("sum_two_l1_box", lambda: sum([L1(), 0.7 * L1().around(CENTRE), Box(-0.4, 0.6)]), (2, 3),
+         both(norm(1), norm(1, (0.7,) * 3, CENTRE), within(lambda x, i: [x >= -0.4, x <= 0.6]))),
+    Case("sum_squared", lambda: SquaredL2() + PER_ITEM * SquaredL2().around(CENTRE), (2, 3),
+         both(half_square(), half_square(PER_ITEM.numpy(), CENTRE))),
+    Case("sum_squared_numbers", lambda: 0.5 * SquaredL2().around(1.0) + PER_ITEM * SquaredL2().around(-0.5), (5,),
+         both(half_square((0.5,) * 3, ONES), half_square(PER_ITEM.numpy(), -0.5 * ONES))),
+    Case("sum_elastic_net", lambda: L1() + SOME_ZERO * SquaredL2().around(COMMON, shared=True), (2, 3),
+         both(norm(1), half_square(SOME_ZERO.numpy(), COMMONS))),
+    Case("sum_ball_half_square", lambda: Ball(PER_ITEM) + 0.5 * SquaredL2().around(CENTRE), (2, 3),
+         both(within(lambda x, i: [cp.norm(x) <= PER_ITEM[i].item()]), half_square((0.5,) * 3, CENTRE))),
+    Case("sum_simplex_half_square", lambda: Simplex() + SquaredL2().around(CENTRE), (2, 3),
+         both(within(lambda x, i: [x >= 0, cp.sum(x) == 1]), half_square(centre=CENTRE))),
+    Case("sum_ball_l1", lambda: Ball(0.8) + 0.3 * L1(), (2, 3),
+         both(within(lambda x, i: [cp.norm(x) <= 0.8]), norm(1, (0.3,) * 3))),
+    Case("sum_l1_l2", lambda: 0.3 * L1() + PER_ITEM * L2(), (2, 3), both(norm(1, (0.3,) * 3), norm(2, PER_ITEM.numpy()))),
+    Case("sum_ball_l2_linf_around", lambda: (Ball(0.8) + 0.2 * L2() + LInf()).around(CENTRE), (2, 3),
+         both(within(lambda x, i: [cp.norm(x) <= 0.8], CENTRE), norm(2, (0.2,) * 3, CENTRE), norm("inf", centre=CENTRE))),
+    Case("sum_positive_l1_ball", lambda: Box(0, float("inf")) + 0.2 * L1() + Ball(0.9), (2, 3),
+         both(within(lambda x, i: [x >= 0, cp.norm(x) <= 0.9]), norm(1, (0.2,) * 3))),
+    Case("sum_tv_half_square", lambda: 0.3 * SHARP + PER_ITEM * SquaredL2().around(IMAGES), (6, 5),
+         both(variation((6, 5), 0.3), half_square(PER_ITEM.numpy(), IMAGES)), 1e-6),
+    Case("sum_tv_ball", lambda: 0.3 * SHARP + Ball(2.0), (6, 5),
+         both(variation((6, 5), 0.3), within(lambda x, i: [cp.norm(x) <= 2])), 1e-6),
+    # The others, by the dual.
+    Case("sum_tv_box", lambda: sharp(0.3 * SHARP + Box(-0.4, 0.5)), (6, 5),
+         both(variation((6, 5), 0.3), within(lambda x, i: [x >= -0.4, x <= 0.5])), 1e-6),
+    Case("sum_tv_around_box_l1", lambda: sharp(PER_ITEM * SHARP.around(IMAGES) + Box(0, 1) + 0.1 * L1()), (6, 5),
+         lambda x, i: both(variation((6, 5), PER_ITEM[i].item(), IMAGES), within(lambda x, i: [x >= 0, x <= 1]),
+                           norm(1, (0.1,) * 3))(x, i), 1e-6),
+    Case("sum_tv_l1", lambda: sharp(0.3 * SHARP + 0.2 * L1()), (2, 3, 4),
+         both(variation((3, 4), 0.3), norm(1, (0.2,) * 3)), 1e-6),
+    Case("sum_l2_box", lambda: sharp(L2() + Box(-0.3, 0.4)), (2, 3),
+         both(norm(2), within(lambda x, i: [x >= -0.3, x <= 0.4])), 1e-6),
+    Case("sum_linf_box", lambda: sharp(PER_ITEM * LInf() + Box(-0.3, 0.4)), (2, 3),
+         both(norm("inf", PER_ITEM.numpy()), within(lambda x, i: [x >= -0.3, x <= 0.4])), 1e-6),
+    Case("sum_three_norms", lambda: sharp(0.3 * L2().around(CENTRE) + 0.4 * LInf() + 0.2 * L1()), (2, 3),
+         both(norm(2, (0.3,) * 3, CENTRE), norm("inf", (0.4,) * 3), norm(1, (0.2,) * 3)), 1e-6),
+    Case("sum_box_ball", lambda: sharp(Box(-0.2, 0.9) + Ball(1.0)), (2, 3),
+         within(lambda x, i: [x >= -0.2, x <= 0.9, cp.norm(x) <= 1]), 1e-6),
 ]  # fmt: skip

@@ -6,7 +6,23 @@ import numpy as np
 import pytest
 import torch
 
-from genprior.terms import L1, L2, Ball, Box, Indicator, L1Ball, LInf, Scaled, Simplex, SquaredL2, TotalVariation, Zero
+from genprior.terms import (
+    L1,
+    L2,
+    Around,
+    Ball,
+    Box,
+    Indicator,
+    L1Ball,
+    LInf,
+    Scaled,
+    Simplex,
+    SquaredL2,
+    Sum,
+    TotalVariation,
+    Zero,
+)
+from genprior.terms.sums import total
 
 CPU = torch.device("cpu")
 Y = torch.arange(6.0).reshape(2, 3)
@@ -29,6 +45,82 @@ def test_factor_zero_drops_the_term() -> None:
 def test_factor_zero_of_an_item_gives_zero_even_where_the_value_overflows() -> None:
     term = torch.tensor([0.0, 1.0]) * SquaredL2()
     assert term(torch.full((2, 3), 1e30)).tolist() == [0.0, math.inf]
+
+
+def test_sums_are_flat_and_drop_zeros() -> None:
+    one, two, three = L1(), LInf(), Ball(1.0)
+    assert (one + two + three).parts == (one + (two + three)).parts == sum([one, two, three]).parts == (one, two, three)
+    assert one + Zero() is one
+    assert Zero() + Zero() == Zero()
+    assert sum([one]) is one
+    assert [type(part) for part in (L2() + (one + two).around(Y)).parts] == [L2, Around, Around]
+    assert 0 * (one + two) == Zero()
+    with pytest.raises(TypeError, match="unsupported operand"):
+        one + 1
+    with pytest.raises(TypeError, match="unsupported operand"):
+        1 + one
+
+
+def test_boxes_intersect() -> None:
+    box = Box(-1, Y[0]) + Box(0, 1.5) + Box(-math.inf, 9)
+    assert isinstance(box, Box)
+    assert (box.low, box.high.tolist()) == (0, [0.0, 1.0, 1.5])
+    assert isinstance(Box(0, 1) + L1() + Box(-1, 0.5), Sum)
+    with pytest.raises(ValueError, match=r"Box\(low=0, high=1\) and Box\(low=2, high=3\) have no point in common"):
+        Box(0, 1) + Box(2, 3)
+
+
+def test_what_a_sum_knows_of_itself() -> None:
+    assert (L1() + Box(0, 1)).separable and not (L2() + Box(0, 1)).separable
+    assert (Ball(1.0) + Box(0, 1)).is_indicator and not (L1() + Box(0, 1)).is_indicator
+    assert (L1() + Box(0, 1)).finite == L1()
+    assert (L1() + Box(0, 1)).around(Y).finite.centre.equal(Y)
+    assert (L1() + Box(0, 1)).tolerance == (L1() + Ball(1.0)).tolerance == (L1() + SquaredL2()).tolerance == 0
+    assert (L2() + Box(0, 1)).tolerance == (TotalVariation() + Box(0, 1)).tolerance == 1e-8
+    assert (TotalVariation() + Ball(1.0)).tolerance == TotalVariation().tolerance
+    assert (Sum((L2(), Box(0, 1)), inner_tolerance=1e-3) + L1()).tolerance == 1e-3
+    assert (torch.ones(2) * L1() + L2()).batch == 2
+
+
+def test_bounds_of_the_work_of_a_sum() -> None:
+    v = torch.randn(2, 3, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    make = [TotalVariation(dims=1) * 2, Box(-0.4, 0.5)]
+    exact, loose = (Sum(tuple(make), tolerance, 20000).prox(v, 1.0) for tolerance in (1e-14, 1e-4))
+    moved = (v - loose).flatten(1).norm(dim=1)
+    assert ((loose - exact).flatten(1).norm(dim=1) <= 1e-2 * moved).all()
+    assert not torch.allclose(loose, exact, atol=1e-9)
+    assert Sum(tuple(make), 1e-14, 2).prox(v, 1.0).isfinite().all()
+
+
+@pytest.mark.parametrize("part", [L2(), LInf(), L2().around(0.2) + LInf()], ids=repr)
+@pytest.mark.parametrize("tolerance", [1e-1, 1e-3, 1e-5])
+def test_the_gap_bounds_the_error_of_a_sum(part, tolerance) -> None:
+    """``|x - x*| <= sqrt(tolerance) |x - v|``, and no look at the gap is passed by that could have ended the work."""
+    v = torch.randn(20, 30, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    parts = (part, Box(-0.05, 0.3), L1().around(0.1))
+    exact, loose = (Sum(total(*parts).parts, at, 20000).prox(v, 1.0) for at in (1e-15, tolerance))
+    assert ((loose - exact).norm(dim=1) <= tolerance**0.5 * (v - loose).norm(dim=1) + 1e-9).all()
+    shorter = Sum(total(*parts).parts, 1e-15, 300).prox(v, 1.0)
+    torch.testing.assert_close(shorter, exact, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("s", [0.5, 1.0])
+def test_the_fenchel_gap_of_a_norm(s: float) -> None:
+    """The conjugate of ``t |x|_inf`` is 0 where ``|q|_1 <= t``: the gap is ``t |x|_inf - <q, x>``."""
+    random = torch.Generator().manual_seed(0)
+    x, y, there = (torch.randn(4, 6, generator=random, dtype=torch.float64) for _ in range(3))
+    t = torch.tensor([0.1, 0.5, 2.0, 50.0], dtype=torch.float64)
+    part = dual.Plain(LInf(), t)
+    at = part.step(y, x, s)
+    assert (at.q.abs().sum(dim=1) <= t + 1e-12).all()
+    torch.testing.assert_close(part.gap(there, at)[0], t * LInf()(there) - (at.q * there).sum(dim=1))
+
+
+def test_an_empty_intersection_is_refused() -> None:
+    for term in (Ball(1.0) + Box(2, 3), Simplex() + Box(2, 3), Box(0, 1).around(5.0) + Box(0, 1)):
+        with pytest.raises(ValueError, match=r"constraints in R have no point in common"):
+            term.check("R", (3,), CPU, torch.float32)
+    (Ball(1.0) + Box(0.2, 3) + Simplex()).check("R", (3,), CPU, torch.float32)
 
 
 @pytest.mark.parametrize("term", [Box(-1, 1), Ball(1.0), L1Ball(1.0), Simplex()], ids=repr)
@@ -84,6 +176,16 @@ def test_sorting_is_exact_far_from_the_ball() -> None:
         (lambda: math.nan * L1(), ValueError, r"factor of a term must be .* got nan"),
         (lambda: torch.tensor([1.0, -1.0]) * L1(), ValueError, r"factor of a term must hold finite numbers"),
         (lambda: torch.tensor([1.0, 0.0]) * Ball(1.0), ValueError, r"factor of a term must hold .* above 0"),
+        (lambda: torch.tensor([1.0, 0.0]) * (L1() + Ball(1.0)), ValueError, r"factor of a term must hold .* above 0"),
+        (lambda: torch.tensor([1.0, 0.0]) * (L1() + Ball(1.0)).around(Y), ValueError, r"factor of a term must hold"),
+        (
+            lambda: torch.ones(2) * L1() + torch.ones(3) * L2(),
+            ValueError,
+            r"numbers of items \(parts\[0\]: 2, parts\[1\]: 3\)",
+        ),
+        (lambda: Sum((L1(), 2.0)), TypeError, r"parts must be terms, got 2.0 \(float\)"),
+        (lambda: Sum((L1(), L2()), inner_tolerance=0), ValueError, r"inner_tolerance must be"),
+        (lambda: Sum((L1(), L2()), max_iterations=0), ValueError, r"max_iterations must be"),
         (lambda: 1e200 * (1e200 * L1()), ValueError, r"product of factors"),
         (lambda: True * L1(), TypeError, r"must be a number, got True"),
         (lambda: "2" * L1(), TypeError, r"unsupported|can't multiply"),

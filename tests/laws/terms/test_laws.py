@@ -4,6 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from genprior._batch import spread
+from genprior.terms import Sum
+
 from .instances import BATCH, CASES, Case
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -65,7 +68,7 @@ def test_moreau(case: Case) -> None:
 @every_case
 def test_step_zero(case: Case) -> None:
     term, v = case.term(), case.draw(0)
-    expected = term.prox(v, 1.0) if term.is_indicator else v
+    expected = v if term.constraint is None else term.constraint.prox(v, 1.0)
     torch.testing.assert_close(term.prox(v, 0.0), expected)
     torch.testing.assert_close(term.prox(v, torch.zeros(BATCH, dtype=v.dtype)), expected)
 
@@ -85,7 +88,8 @@ def test_subgradient_inequality(case: Case) -> None:
 @every_case
 def test_violation_is_the_distance_to_the_domain(case: Case) -> None:
     term, x = case.term(), case.draw(0)
-    distance = size(x - term.prox(x, 1.0)) if term.is_indicator else torch.zeros(BATCH, dtype=x.dtype)
+    constraint = term.constraint
+    distance = torch.zeros(BATCH, dtype=x.dtype) if constraint is None else size(x - constraint.prox(x, 1.0))
     torch.testing.assert_close(term.violation(x), distance)
     assert (term.violation(term.prox(x, 1.0)) <= 1e-12).all()
     assert torch.equal(term(x).isinf(), distance > 1e-9)
@@ -121,6 +125,21 @@ def test_one_step_for_all_equals_a_column_of_it(case: Case) -> None:
 
 
 @every_case
+def test_finite_part_and_constraint_add_up(case: Case) -> None:
+    term, x = case.term(), case.draw(0)
+    finite, constraint = term.finite, term.constraint
+    assert finite(x).isfinite().all()
+    assert finite.constraint is None
+    if constraint is None:
+        assert finite is term
+        return
+    assert constraint.is_indicator
+    for point in (x, term.prox(x, 0.5)):
+        torch.testing.assert_close(term(point), finite(point) + constraint(point))
+        torch.testing.assert_close(term.violation(point), constraint.violation(point))
+
+
+@every_case
 def test_a_step_for_each_entry(case: Case) -> None:
     term, v = case.term(), case.draw(0)
     t = case.draw(1).abs()
@@ -150,6 +169,7 @@ def test_quadratics_say_so(case: Case) -> None:
     assert (quadratic is not None) == ("squared" in case.name or "zero" in case.name)
     if quadratic is not None:
         c, centre = quadratic
+        centre = spread(centre, x)
         change = c * (half_square(x - centre) - half_square(y - centre))
         torch.testing.assert_close(term(x) - term(y), change)
 
@@ -184,7 +204,8 @@ def test_fits_its_signal_and_moves(case: Case, dtype: torch.dtype) -> None:
 
 @every_case
 def test_repr_is_short(case: Case) -> None:
-    assert len(repr(case.term())) < 120
+    term = case.term()
+    assert len(repr(term)) < 120 * (len(term.parts) if isinstance(term, Sum) else 1)
 
 
 @every_case

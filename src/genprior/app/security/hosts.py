@@ -18,7 +18,7 @@ _HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9_]([a-z0-9._-]*[a-z0-9_])?)
 class Hosts:
     """Names of this server.
 
-    Always ``localhost`` and the loopback addresses; the name it was told to listen on; names from ``--allow-host``. Where
+    Always ``localhost`` and the loopback addresses; the name it was told to listen on; names in ``allowed``. Where
     other machines can reach it, also the machine's own name and any IP address: a rebinding site has a name, not an address.
     """
 
@@ -27,13 +27,13 @@ class Hosts:
     given: str = "127.0.0.1"
     """What the user calls it."""
     allowed: tuple[str, ...] = ()
-    """From ``--allow-host``: names under which a proxy offers the page."""
+    """Names under which a proxy offers the page."""
 
     def __post_init__(self) -> None:
         for name in self.allowed:
             if not name or _name(name) != name.lower().strip("[]"):
                 raise ValueError(
-                    "--allow-host must be a host name such as demo.example.org, without http:// and without a port, "
+                    "allowed must be a host name such as demo.example.org, without http:// and without a port, "
                     f"got {name!r}"
                 )
 

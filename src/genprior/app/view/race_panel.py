@@ -37,7 +37,7 @@ class RacePanel:
 
     def _chip(self, name: str) -> Text:
         chip = Text("button", name).props(f'type="button" data-solver="{name}"').style(f"--tone: {COLOURS[name]}")
-        chip.props["title"] = registry.DESCRIPTIONS[name]
+        chip.props["title"] = registry.SOLVERS[name].description
         return chip.on("click", lambda: self._toggle(name))
 
     def _toggle(self, name: str) -> None:

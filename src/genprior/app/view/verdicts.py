@@ -43,7 +43,7 @@ def _rows(lane: Lane) -> str:
     kind = "impossible" if lane.problem else lane.status.replace(" ", "-")
     status = lane.status.replace("_", " ").lower()
     cells = (short(lane.error), short(lane.objective), str(lane.steps), str(lane.passes), f"{lane.seconds:.1f}")
-    lines = (("What now:", advice(lane)), ("Method:", registry.DESCRIPTIONS[lane.name])) if lane.over else ()
+    lines = (("What now:", advice(lane)), ("Method:", registry.SOLVERS[lane.name].description)) if lane.over else ()
     words = "".join(f"<div><b>{title}</b> {html.escape(text)}</div>" for title, text in lines if text)
     name = re.sub("(?<=[a-z])(?=[A-Z])", "<wbr>", lane.name)
     row = f'<td>{name}</td><td class="{kind}">{status}</td>' + "".join(f"<td>{cell}</td>" for cell in cells)

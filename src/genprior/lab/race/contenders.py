@@ -5,23 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 
-from genprior.solvers import (
-    LBFGS,
-    Adam,
-    Auto,
-    Choice,
-    ExactADMM,
-    GradientDescent,
-    LinearizedADMM,
-    ProjectedGradient,
-    z_steps,
-)
+from genprior.solvers import LBFGS, Adam, Choice, GradientDescent, ProjectedGradient, z_steps
+from genprior.solvers.registry import CLASSES
 
-OURS: dict[str, Callable[[], Choice]] = {
-    "Auto": Auto,
-    "ExactADMM": ExactADMM,
-    "LinearizedADMM": LinearizedADMM,
-}
+OURS: dict[str, Callable[[], Choice]] = {name: CLASSES[name] for name in ("Auto", "ExactADMM", "LinearizedADMM")}
 
 _STEPS = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 _ADAM = (0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.7)

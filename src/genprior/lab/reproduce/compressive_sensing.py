@@ -107,7 +107,7 @@ def real_pictures(setting: Setting, generator: str, count: int, practice: bool) 
         start = _PRACTICE_DIGITS if practice else 0
         return samples.digits(start + count)[0][start:]
     if setting.faces is None:
-        raise ValueError("real faces need --faces, a folder, tar or zip of pictures")
+        raise ValueError("real faces need `faces`, a folder, tar or zip of pictures")
     found = image_files(setting.faces, side=64, channels=3, limit=60)
     order = torch.arange(len(found))[count:] if practice else torch.arange(len(found))
     if len(order) < count:

@@ -177,7 +177,7 @@ def chosen(method: Method, results: Results, tuning: str | None, steps: int) -> 
     number = int(numbers["chosen"])
     tuned, now = numbers["solvers"][number], repr(method.solvers(numbers["iterations"])[number])
     if tuned != now:
-        raise ValueError(f"{tuning} chose {tuned}, which is {now} now: the code has changed, give another --out")
+        raise ValueError(f"{tuning} chose {tuned}, which is {now} now: the code has changed, give another `out`")
     return method.solvers(steps)[number]
 
 

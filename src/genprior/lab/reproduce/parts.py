@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from genprior._files import add_folder, write_atomically, write_text
+from genprior._files import add_folder
+from genprior._journal import Journal, agree, differences
 
 Array = np.ndarray[Any, Any]
+_FORMAT = "genprior-parts-1"
 
 
 @dataclass(frozen=True)
@@ -53,47 +56,38 @@ class Progress:
 
 
 class Store:
-    """The folder of a run: ``settings.json``, and two files for every finished part in ``parts``."""
+    """The folder of a run: ``settings.json``, and a file for every finished part in ``parts``."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self.folder = folder
         add_folder(folder / "parts")
-        self._agree(json.loads(json.dumps(settings)))
-
-    def _agree(self, settings: dict[str, Any]) -> None:
-        path = self.folder / "settings.json"
-        if not path.is_file():
-            write_text(path, json.dumps(settings, indent=2) + "\n")
-            return
-        before = json.loads(path.read_text(encoding="utf-8"))
-        if before == settings:
-            return
-        other = sorted(name for name in before.keys() | settings.keys() if before.get(name) != settings.get(name))
-        told = ", ".join(f"{name} {_short(before.get(name))} there, {_short(settings.get(name))} now" for name in other)
-        raise ValueError(
-            f"{self.folder} holds a run with other settings ({told}): give another --out, or the same settings"
-        )
+        if changed := agree(folder / "settings.json", dict(settings)):
+            raise ValueError(
+                f"{folder} holds a run with other settings ({differences(changed)}): give another `out`, or the same settings"
+            )
+        self._journal = Journal.of(_FORMAT, dict(settings))
 
     def read(self, name: str) -> Found | None:
-        """A finished part, or None."""
-        text, arrays = self._files(name)
-        if not text.is_file():
+        """A finished part, or None; a damaged one is set aside, to be run again."""
+        notes: list[str] = []
+        record = self._journal.read_or_set_aside(self._path(name), notes)
+        for note in notes:
+            warnings.warn(note, stacklevel=2)
+        if record is None:
             return None
-        document = json.loads(text.read_text(encoding="utf-8"))
-        with np.load(arrays, allow_pickle=False) as file:
-            return Found(document["numbers"], {key: file[key] for key in file.files}, document["times"])
+        arrays = {key: tensor.numpy() for key, tensor in record.tensors.items()}
+        return Found(record.meta["numbers"], arrays, record.meta["times"])
 
     def write(self, name: str, found: Found) -> Found:
-        """Keep a part; the JSON file comes last, so that a part with it is whole. Gives what :meth:`read` would."""
-        text, arrays = self._files(name)
-        write_atomically(arrays, lambda path: _save(path, found.arrays))
-        write_text(text, json.dumps({"numbers": found.numbers, "times": found.times}, indent=1) + "\n")
+        """Keep a part. Gives what :meth:`read` would."""
+        tensors = {key: torch.from_numpy(array.copy()) for key, array in found.arrays.items()}
+        self._journal.write(self._path(name), {"numbers": found.numbers, "times": found.times}, tensors)
         again = self.read(name)
         assert again is not None
         return again
 
-    def _files(self, name: str) -> tuple[Path, Path]:
-        return self.folder / "parts" / f"{name}.json", self.folder / "parts" / f"{name}.npz"
+    def _path(self, name: str) -> Path:
+        return self.folder / "parts" / f"{name}.safetensors"
 
 
 def run_parts(
@@ -130,13 +124,3 @@ def _kept(results: dict[str, Found], store: Store, name: str) -> Found | None:
     if found is not None:
         results[name] = found
     return found
-
-
-def _save(path: Path, arrays: Mapping[str, Array]) -> None:
-    with path.open("wb") as file:
-        np.savez_compressed(file, **dict(arrays))  # type: ignore[arg-type]  # the stubs take one name for a flag
-
-
-def _short(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 40 else text[:37] + "..."

@@ -6,7 +6,7 @@ import hashlib
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import genprior
 from genprior import _validate
 from genprior.lab.reproduce import compressive_sensing, defence, denoising, plateau, tuning
 from genprior.lab.reproduce.claims import Claim, Results
+from genprior.lab.reproduce.code import code_of
 from genprior.lab.reproduce.contest import Setting
 from genprior.lab.reproduce.defender import ATTACK, digits
 from genprior.lab.reproduce.judging_defence import judge_defence
@@ -26,18 +27,6 @@ from genprior.lab.reproduce.methods import denoising_methods, sensing_methods
 from genprior.lab.reproduce.parts import Found, Part, Progress, Store, run_parts, unique
 from genprior.lab.reproduce.sizes import SIZES
 from genprior.models.bundled import bundled_path
-
-_SHOWING = (
-    "app/",
-    "bridges/",
-    "cli/",
-    "report/",
-    "lab/race/",
-    "lab/reports/",
-    "lab/reproduce/claims.py",
-    "lab/reproduce/judging_",
-)
-"""Files of the package, by how their names begin, on which no number of a part depends."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +51,8 @@ EXPERIMENTS = {
         Experiment(defence.PREFIX, "Adversarial defence", defence.parts, judge_defence, partial(digits, count=1)),
     )
 }
+_COMPUTING = frozenset(one.parts.__module__ for one in EXPERIMENTS.values())
+"""The modules on which, with all that they import, the numbers of parts depend."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +122,7 @@ def settings_of(setting: Setting) -> dict[str, Any]:
     """What must be the same for parts to belong together."""
     return {
         "genprior": version("genprior"),
-        "code": code_of(Path(genprior.__file__).parent),
+        "code": _code(),
         "size": setting.size.name,
         "seed": setting.seed,
         "device": setting.device,
@@ -147,11 +138,10 @@ def settings_of(setting: Setting) -> dict[str, Any]:
     }
 
 
-def code_of(package: Path) -> str:
-    """What computes, as it stands: parts by different code do not belong together. What only judges or shows may change."""
-    files = {path.relative_to(package).as_posix(): path for path in package.rglob("*.py")}
-    computing = sorted(name for name in files if not name.startswith(_SHOWING))
-    return _fingerprint(b"".join(name.encode() + files[name].read_bytes() for name in computing))
+@cache
+def _code() -> str:
+    """What computes, as it stands; what only judges or shows may change."""
+    return code_of(_COMPUTING, Path(genprior.__file__).parents[1])
 
 
 def _methods(setting: Setting) -> list[object]:

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from genprior import _batch
+from genprior.losses.exact_step import Split
 from genprior.problem import Problem
 from genprior.solvers import z_steps
 from genprior.solvers.admm import duals, penalties
-from genprior.solvers.admm.exact import Memory, Split
+from genprior.solvers.admm.exact import Memory, inner_error
 from genprior.solvers.admm.w_steps import Exact, Linearized, WStep
 from genprior.solvers.base import Common, Evidence, Multiplier, Solver, State
 from genprior.solvers.estimates import hidden_force, latent_residual
@@ -143,7 +144,9 @@ class ADMM(Solver[ADMMState]):
         size = torch.maximum(_batch.norm(s.w), 0.1 * s.extent)
         in_z = _batch.ratio(latent_residual(problem, e.z, e.gradient, s.rho, e.jac_scale), e.jac_scale)
         drift = torch.maximum(s.rho, s.sigma - s.rho) * s.gap  # at least |sigma - rho| |w - G(z)|
-        in_w = self.w_step.residual(problem, s.w, s.lam, drift, s.rho) + self._inner_error(s, size)
+        in_w = self.w_step.residual(problem, s.w, s.lam, drift, s.rho) + inner_error(
+            s.w_memory, s.units.smoothness, s.rho, size, _batch.norm(s.lam)
+        )
         in_w = torch.maximum(in_w, hidden_force(s.gap, s.rho, size, s.units.smoothness))
         stationarity = _batch.ratio(torch.maximum(in_z, in_w), s.units.gradient(size) + _batch.norm(s.lam))
         return _batch.ratio(s.gap, size), e.infinite_if_unknown(problem, stationarity)
@@ -160,14 +163,6 @@ class ADMM(Solver[ADMMState]):
     def multiplier(self, problem: Problem, state: ADMMState) -> Multiplier | None:
         """Its dual variable and penalty."""
         return Multiplier(state.lam, state.rho) if problem.needs_splitting else None
-
-    def _inner_error(self, s: ADMMState, size: Tensor) -> Tensor | float:
-        """What an inexact inner solver adds to the residual in w."""
-        reached = s.w_memory.get("inner_residual")
-        if reached is None:
-            return 0.0
-        nu = torch.maximum(s.units.smoothness, s.w_memory["smoothness"])
-        return reached * ((nu + s.rho) * size + _batch.norm(s.lam))
 
     def plan(self, problem: Problem) -> str:
         """In words: the four choices, and how the w step is computed for this problem."""

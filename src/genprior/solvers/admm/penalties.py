@@ -24,15 +24,16 @@ def natural_penalty(problem: Problem, x: Tensor, share: float = 1.0) -> Tensor:
     """A penalty in the problem's own units.
 
     The curvature of L, times ``share``, or ``2 R(x) / D^2`` if that is larger, with D the distance from x to where R is
-    least: the curvature of a parabola that falls by R(x) over that distance. 1 where R is a set and L is absent: any will
-    do.
+    least: the curvature of a parabola that falls by R(x) over that distance. Of an R with a constraint the finite part
+    counts. 1 where R is a set and L is absent: any will do.
     """
     bowl = share * problem.loss.curvature(x)[1]
-    if problem.on_signal.is_indicator or problem.on_signal.as_quadratic() is not None:
+    term = problem.on_signal.finite
+    if term.as_quadratic() is not None:
         return torch.where(bowl > 0, bowl, 1.0)
-    value = problem.on_signal(x)
-    step = _FLAT * _batch.ratio(value, _batch.square(problem.on_signal.subgradient(x)))
-    far = problem.on_signal.prox(x, torch.nan_to_num(step, nan=1.0).clamp(1e-30, 1e30))
+    value = term(x)
+    step = _FLAT * _batch.ratio(value, _batch.square(term.subgradient(x)))
+    far = term.prox(x, torch.nan_to_num(step, nan=1.0).clamp(1e-30, 1e30))
     parabola = 2 * _batch.ratio(value, _batch.square(far - x))
     usable = (value > 0) & parabola.isfinite()
     steeper = torch.where(usable, torch.maximum(bowl, parabola), bowl)

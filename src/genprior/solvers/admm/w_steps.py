@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 from genprior import _batch, _validate
+from genprior.losses.exact_step import Split, Stepped, arrived
 from genprior.problem import Problem
-from genprior.solvers.admm.exact import Memory, Split, Stepped, arrived, choose
+from genprior.solvers.admm.exact import Memory, choose
 from genprior.terms import Zero
 
 
@@ -21,7 +23,7 @@ class WStep(ABC):
         """What the rule remembers, per item."""
 
     @abstractmethod
-    def __call__(self, problem: Problem, at: Split, memory: Memory) -> Stepped:
+    def __call__(self, problem: Problem, at: Split, memory: Any) -> Stepped[Any]:
         """The new w and the new memory."""
 
     @abstractmethod
@@ -34,6 +36,14 @@ class WStep(ABC):
     @abstractmethod
     def name(self, problem: Problem) -> str:
         """For people."""
+
+
+@dataclass(frozen=True)
+class Smoothness:
+    """What :class:`Linearized` keeps."""
+
+    value: Tensor
+    """Smoothness of L per item."""
 
 
 @dataclass(frozen=True)
@@ -50,15 +60,15 @@ class Linearized(WStep):
         if self.alpha is not None:
             _validate.number("alpha", self.alpha, above=0)
 
-    def start(self, problem: Problem, x: Tensor, residual: Tensor) -> Memory:
+    def start(self, problem: Problem, x: Tensor, residual: Tensor) -> Smoothness:
         """Smoothness of L."""
-        return {"smoothness": problem.loss.curvature(x)[1]}
+        return Smoothness(problem.loss.curvature(x)[1])
 
-    def __call__(self, problem: Problem, at: Split, memory: Memory) -> Stepped:
+    def __call__(self, problem: Problem, at: Split, memory: Smoothness) -> Stepped[Smoothness]:
         """One proximal gradient step."""
         _, aux = problem.loss.evaluate(at.w)
         slope = problem.loss.gradient(at.w, aux) + at.lam
-        longest = 1 / (memory["smoothness"] + at.rho)
+        longest = 1 / (memory.value + at.rho)
         alpha = at.scale * (longest if self.alpha is None else self.alpha * at.first_rho / at.rho)
         ahead = at.w - _batch.spread(alpha, at.w) * (slope + _batch.spread(at.rho, at.w) * (at.w - at.x))
         w = ahead if isinstance(problem.on_signal, Zero) else problem.on_signal.prox(ahead, alpha)
@@ -79,9 +89,9 @@ class Linearized(WStep):
 
 @dataclass(frozen=True)
 class Exact(WStep):
-    """``w+ = argmin_w L(w) + R(w) + <w, lam> + rho/2 |w - x|^2``, by the first method of ``solvers.exact`` that applies.
+    """``w+ = argmin_w L(w) + R(w) + <w, lam> + rho/2 |w - x|^2``, by the loss's own step where it has one.
 
-    ``tolerance`` and ``max_iterations`` serve the inner solver, used only where no closed form exists.
+    ``tolerance`` and ``max_iterations`` serve the inner solver, used only where the loss has no step of its own for R.
     """
 
     tolerance: float = 1e-6
@@ -93,11 +103,11 @@ class Exact(WStep):
 
     def start(self, problem: Problem, x: Tensor, residual: Tensor) -> Memory:
         """What the chosen method remembers."""
-        return choose(problem, self.tolerance, self.max_iterations).start(problem, x, residual)
+        return choose(problem, self.tolerance, self.max_iterations).start(x, residual)
 
-    def __call__(self, problem: Problem, at: Split, memory: Memory) -> Stepped:
+    def __call__(self, problem: Problem, at: Split, memory: Any) -> Stepped[Any]:
         """The minimiser."""
-        return choose(problem, self.tolerance, self.max_iterations)(problem, at, memory)
+        return choose(problem, self.tolerance, self.max_iterations).advance(at, memory)
 
     def residual(self, problem: Problem, w: Tensor, lam: Tensor, drift: Tensor, rho: Tensor) -> Tensor:
         """As w is optimal for ``lam_old + rho (w - G(z))``, and the prox does not expand, the drift bounds it."""
@@ -105,4 +115,4 @@ class Exact(WStep):
 
     def name(self, problem: Problem) -> str:
         """For people."""
-        return choose(problem, self.tolerance, self.max_iterations).name(problem)
+        return choose(problem, self.tolerance, self.max_iterations).name

@@ -13,6 +13,7 @@ from genprior import _batch, _validate
 from genprior.problem import Point, Problem
 from genprior.solvers import envelope
 from genprior.solvers.admm import penalties
+from genprior.solvers.admm.exact import inner_error
 from genprior.solvers.base import Multiplier
 from genprior.solvers.envelope import EnvelopeValue, Warm
 from genprior.solvers.estimates import curvature_of, hidden_force
@@ -96,7 +97,7 @@ class Subgradients(SignalPart):
     ) -> EnvelopeValue:
         """Value and subgradient."""
         energy = problem.signal_value(x, point.loss)
-        return EnvelopeValue(energy, problem.signal_gradient(x, point.residual), x, None, {})
+        return EnvelopeValue(energy, problem.signal_gradient(x, point.residual), x, None, None)
 
 
 @dataclass(frozen=True)
@@ -194,9 +195,7 @@ class Multipliers(SignalPart):
         if split is None:
             return None
         size = torch.maximum(_batch.norm(s.base.x), 0.1 * split.extent)
-        inner = split.memory.get("inner_residual")
-        steepest = nu if inner is None else torch.maximum(nu, split.memory["smoothness"])
-        error = 0.0 if inner is None else inner * ((steepest + s.rho) * size + s.evidence.cotangent)
+        error = inner_error(split.memory, nu, s.rho, size, s.evidence.cotangent)
         error = error + hidden_force(s.base.gap, s.rho, size, nu)
         cotangent = s.evidence.cotangent
         cotangent = torch.where(nu > 0, cotangent, torch.maximum(cotangent, split.first_cotangent))

@@ -79,8 +79,8 @@ def _load(
 
 def _hint(name: str, file: str) -> str:
     return (
-        f"No network? Copy the raw {file} to {cache_folder() / name}; where a command has it, --data FOLDER takes "
-        f"one with {file} or {file}.gz too."
+        f"No network? Copy the raw {file} to {cache_folder() / name}; where it is an option, `data` takes a folder with "
+        f"{file} or {file}.gz too."
     )
 
 
