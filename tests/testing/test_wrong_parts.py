@@ -406,7 +406,7 @@ WRONG_LOSSES = {
     "not as strongly convex": Wrong(StrongerThanItIs, "convex", "strongly where mu > 0"),
     "concave": Wrong(Concave, "convex", "convex"),
     "one for all": Wrong(OneForAll, "one_number_per_item", r"shape \(\) for 3"),
-    "mixed gradient": Wrong(MixedGradient, "independent", "gradients of the other items"),
+    "mixed gradient": Wrong(MixedGradient, "items_are_independent", "gradients of the other items"),
     "first rows": Wrong(FirstRows, "rows", r"of rows\(\[1\]\)"),
     "keeps graph": Wrong(KeepsGraph, "plain_numbers", "detach"),
     "scribbles": Wrong(LossScribbles, "pure", "w differs by"),
