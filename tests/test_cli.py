@@ -339,7 +339,7 @@ def finished(tmp_path_factory):
 @pytest.mark.parametrize(
     ("rest", "code", "said"),
     [
-        ("--json >&-", 1, "genprior: standard output is closed, so that the JSON document cannot be printed"),
+        ("--json >&-", 1, "genprior: standard output is closed, so the JSON document cannot be printed"),
         ("--json > /dev/full", 1, "genprior: [Errno 28] No space left on device: 'standard output'"),
         ("--json | true; exit ${PIPESTATUS[0]}", 1, ""),
     ],

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import genprior as gp
-from genprior.app import pictures, registry
-from genprior.app.choices import KINDS, Choices
+from genprior.app import images, registry
+from genprior.app.choices import DAMAGES, Choices
 from genprior.app.damage import Attacked, Blurred, Measurements, Noisy, Painted, SaltAndPepper, Signs, Smaller
 from genprior.jobs.posed import simulate
 from genprior.operators.parse import parse_operator
@@ -35,7 +35,7 @@ def generator():
 
 @pytest.fixture(scope="module")
 def truth():
-    return registry.sample_pictures("mnist")[:1]
+    return registry.sample_images("mnist")[:1]
 
 
 @pytest.mark.parametrize("damage", LINEAR, ids=lambda damage: damage.words((1, 28, 28)))
@@ -43,7 +43,7 @@ def test_measurements_are_those_of_the_command_lines_operator(damage, generator,
     monkeypatch.chdir(tmp_path)
     damaged = damage.apply(truth, generator)
     for name, mask in damage.files(damaged).items():
-        (tmp_path / name).write_bytes(pictures.png(mask[None, None].float()))
+        (tmp_path / name).write_bytes(images.png(mask[None, None].float()))
     words = damage.command((1, 28, 28), "input.png")
     operator = parse_operator(words[words.index("--operator") + 1], (1, 28, 28))
     noise = damaged.measured - operator(truth)
@@ -86,7 +86,7 @@ def test_an_attack_stays_in_the_ball_and_is_misread(generator, truth):
     classifier = gp.load_classifier("mnist")
     read = [int(classifier(x).argmax()) for x in (truth, damaged.measured)]
     assert read[0] == 7 != read[1]
-    assert damaged.note == f"The classifier reads 7, then {read[1]}."
+    assert damaged.note == f"The classifier reads 7 before the attack and {read[1]} after."
     assert damaged.judge(truth) == "read as 7"
 
 
@@ -104,24 +104,24 @@ def test_many_measurements_of_a_face_take_no_matrix():
 
 
 def test_painting_needs_paint():
-    with pytest.raises(ValueError, match="paint on the image"):
+    with pytest.raises(ValueError, match="paint over a part"):
         Painted()
 
 
 @pytest.mark.parametrize("name", registry.GENERATORS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DAMAGES)
 def test_every_kind_takes_the_ends_of_its_scale(kind, name):
     choices = Choices()
     choices.take_generator(name)
-    if kind not in choices.kinds:
+    if kind not in choices.damage_types:
         assert (kind, name) == ("attack", "celeba")
         return
-    choices.take_kind(kind)
+    choices.take_damage(kind)
     height = registry.generator(name).signal_shape[-1]
     choices.known = torch.arange(height) % 2 == 0
     choices.known = choices.known.expand(height, height)
     choices.take_sample(1)
     for amount in choices.scale.stops or (choices.scale.low, choices.scale.high):
         choices.amount = amount
-        damaged = choices.damage().apply(choices.picture, registry.generator(name))
-        assert damaged.seen.shape == choices.picture.shape
+        damaged = choices.damage().apply(choices.image, registry.generator(name))
+        assert damaged.seen.shape == choices.image.shape

@@ -15,7 +15,7 @@ from nicegui import run
 from PIL import Image
 
 import genprior as gp
-from genprior.app import pictures, race, registry
+from genprior.app import images, race, registry
 from genprior.app.view import page as view
 from genprior.stopping import Seconds
 
@@ -23,7 +23,7 @@ from .conftest import UPLOAD_LIMIT
 
 
 def choose_damage(page, title):
-    page.get_by_label("Kind of damage").click()
+    page.get_by_label("Type of damage").click()
     page.get_by_role("option", name=title).click()
     page.wait_for_selector(".q-menu", state="detached")
 
@@ -110,9 +110,7 @@ def pixels(data_url):
 def test_a_race_from_start_to_download(visit, tmp_path, monkeypatch):
     page = visit()
     assert page.title() == "genprior"
-    assert np.array_equal(
-        pixels(source(page, "Truth")), registry.sample_pictures("mnist")[0, 0].mul(255).round().numpy()
-    )
+    assert np.array_equal(pixels(source(page, "Truth")), registry.sample_images("mnist")[0, 0].mul(255).round().numpy())
     before = source(page, "Truth")
     page.get_by_label("sample 3").click()
     changes(page, "Truth", before)
@@ -126,7 +124,7 @@ def test_a_race_from_start_to_download(visit, tmp_path, monkeypatch):
     assert all(curves(page)[name] >= points for name, points in seen.items()), "curves grow"
     assert set(curves(page)) == {"Auto", "Adam"} and min(curves(page).values()) > 1
     rows = page.locator("table.outcome tbody").inner_text()
-    assert "out of time" in rows and "What now: It was still working" in rows and "Method: Chooses the method" in rows
+    assert "out of time" in rows and "What now: It was still running" in rows and "Method: Chooses the method" in rows
     assert re.fullmatch(r"error \d.*", page.locator('[data-tile="Auto"] .detail').inner_text())
     assert page.locator(".tile.best").count() == 1 and page.get_by_text("★ Lowest objective").is_visible()
     page.get_by_role("button", name="Objective").click()
@@ -231,7 +229,7 @@ def test_the_mask_in_use_is_the_one_on_the_screen(visit, until):
     until(lambda: is_clean(page, "sketchpad for the mask"))
     stroke(page, "sketchpad for the mask", (0.1, 0.3), (0.9, 0.3))
     damaged.get_by_text("% painted over").wait_for()
-    page.get_by_label("sample 3").click()  # another picture: the mask stays, as do its strokes
+    page.get_by_label("sample 3").click()  # another image: the mask stays, as do its strokes
     page.wait_for_selector('[aria-label="sample 3"][aria-pressed="true"]')
     assert not is_clean(page, "sketchpad for the mask")
     page.get_by_role("button", name="Faces").click()
@@ -246,13 +244,13 @@ def test_faces_and_their_damages(visit):
     changes(page, "Truth", before)
     assert pixels(source(page, "Truth")).shape == (64, 64, 3)
     assert not page.get_by_role("button", name="Draw", exact=True).is_visible()
-    page.get_by_label("Kind of damage").click()
+    page.get_by_label("Type of damage").click()
     page.get_by_role("option").first.wait_for()
     assert not page.get_by_role("option", name="Attack").is_visible()
     page.get_by_role("option", name="Fewer pixels").click()
-    page.locator('[data-tile="Damaged"]', has_text="4 times fewer").wait_for()
+    page.locator('[data-tile="Damaged"]', has_text="reduced 4 times").wait_for()
     page.get_by_role("button", name="8", exact=True).first.click()
-    page.locator('[data-tile="Damaged"]', has_text="8 times fewer").wait_for()
+    page.locator('[data-tile="Damaged"]', has_text="reduced 8 times").wait_for()
     blocks = pixels(source(page, "Damaged")).reshape(8, 8, 8, 8, 3)
     assert bool((blocks == blocks[:, :1, :, :1]).all())
 
@@ -269,7 +267,7 @@ def test_uploads_good_and_bad(visit):
     page = visit()
     page.get_by_role("button", name="Upload", exact=True).click()
     before = source(page, "Truth")
-    upload(page, "cat.png", b"this is no picture")
+    upload(page, "cat.png", b"this is not an image")
     notified(page, "cat.png cannot be read as an image")
     upload(page, "big.png", bytes(round(UPLOAD_LIMIT * 2**20) + 1))
     notified(page, "larger than 0.5 MB, or no image")
@@ -290,7 +288,7 @@ def test_uploads_good_and_bad(visit):
     assert np.unique(pixels(source(page, "Truth"))).tolist() == [51]
 
 
-def picture_file():
+def image_file():
     store = io.BytesIO()
     Image.fromarray(np.eye(28, dtype=np.uint8) * 200).save(store, format="png")
     return store.getvalue()
@@ -321,35 +319,35 @@ def slow(monkeypatch):
 
 def test_who_uploads_does_not_stop_the_others(visit, slow, monkeypatch):
     first, second = visit(), visit()
-    begun, gate, _ = slow(pictures, "read_upload")
+    begun, gate, _ = slow(images, "read_upload")
     with ThreadPoolExecutor(1) as pool:  # all that the pages share: an upload that waits must not hold it
         monkeypatch.setattr(run, "thread_pool", pool)
         first.get_by_role("button", name="Upload", exact=True).click()
         before = source(first, "Truth")
-        upload(first, "slow.png", picture_file())
+        upload(first, "slow.png", image_file())
         assert begun.wait(30)
         second.get_by_label("sample 3").click()
         changes(second, "Truth", before)
-        upload(first, "more.png", picture_file())
+        upload(first, "more.png", image_file())
         notified(first, "your last image is still being read")
         assert source(first, "Truth") == before
         gate.set()
         changes(first, "Truth", before)
-        upload(first, "next.png", b"this is no picture")
+        upload(first, "next.png", b"this is not an image")
         notified(first, "next.png cannot be read")  # taken, for the other is done
         monkeypatch.undo()
 
 
 @pytest.mark.parametrize("source_of_it", ["upload", "draw"])
-def test_a_picture_that_comes_late_is_not_taken_for_another_generator(visit, slow, source_of_it):
+def test_an_image_that_comes_late_is_not_taken_for_another_generator(visit, slow, source_of_it):
     page = visit()
     before = source(page, "Truth")
     if source_of_it == "upload":
-        begun, gate, done = slow(pictures, "read_upload")
+        begun, gate, done = slow(images, "read_upload")
         page.get_by_role("button", name="Upload", exact=True).click()
-        upload(page, "slow.png", picture_file())
+        upload(page, "slow.png", image_file())
     else:
-        begun, gate, done = slow(pictures, "read_drawing")
+        begun, gate, done = slow(images, "read_drawing")
         page.get_by_role("button", name="Draw", exact=True).click()
         stroke(page, "sketchpad for a digit", (0.3, 0.2), (0.7, 0.2), (0.4, 0.8))
     assert begun.wait(30)
@@ -387,7 +385,7 @@ def test_nobody_waits_while_weights_are_loaded(visit):
     page.get_by_role("button", name="Upload", exact=True).click()
     page.set_default_timeout(15_000)
     with registry._loading:
-        upload(page, "cat.png", b"this is no picture")
+        upload(page, "cat.png", b"this is not an image")
         notified(page, "cat.png cannot be read as an image")
         paint_everything(page)
         notified(page, "everything is painted over")
@@ -458,4 +456,4 @@ def test_a_finger_draws_too(visit):
     changes(page, "Truth", before)
     dot = pixels(source(page, "Truth"))
     assert dot[14, 14] == 255 and dot[0].max() == 0
-    assert pictures.data_url(registry.sample_pictures("mnist")[:1]) == before
+    assert images.data_url(registry.sample_images("mnist")[:1]) == before

@@ -130,7 +130,7 @@ def test_one_person_cannot_fill_the_queue(log):
     for race in races:
         queue.submit(race, at("a"))
     started(log, 0)
-    with pytest.raises(QueueFull, match="2 of your races are waiting already: let one of them run, or stop it"):
+    with pytest.raises(QueueFull, match="2 of your races are waiting already: wait for one of them, or stop it"):
         queue.submit(FakeRace(3, log), at("a"))
     other = FakeRace("b", log)
     queue.submit(other, at("b"))

@@ -15,7 +15,7 @@ from PIL import Image
 
 from genprior.app import bundle, registry
 from genprior.app.damage import Measurements, Signs, Smaller
-from genprior.app.pictures import data_url
+from genprior.app.images import data_url
 from genprior.app.queue import Owner, Queue
 from genprior.app.race import POINTS, Race, Watcher
 from genprior.app.recipe import Recipe
@@ -25,7 +25,7 @@ from genprior.operators import Gaussian
 
 
 def recipe(*solvers, seconds=0.3, damage=None, restarts=1):
-    truth = registry.sample_pictures("mnist")[:1]
+    truth = registry.sample_images("mnist")[:1]
     return Recipe("mnist", truth, damage or Smaller(factor=2), solvers, seconds=seconds, restarts=restarts)
 
 
@@ -59,7 +59,7 @@ def test_every_solver_has_its_time_and_a_result(finished):
         assert lane.seconds == result.seconds >= 0.3
         assert lane.steps == int(result.steps[0]) and lane.passes == result.forwards + result.backwards
         assert lane.plan == result.plan and lane.advice == result.advice[0]
-        assert lane.picture == data_url(result.signal)
+        assert lane.image == data_url(result.signal)
 
 
 def test_curves_follow_the_best_so_far(finished):
@@ -190,7 +190,7 @@ def test_what_breaks_before_the_solvers_is_logged_and_what_is_only_wrong_is_not(
     assert "in broken" in caplog.text
 
 
-def test_a_black_picture_has_no_relative_error():
+def test_a_black_image_has_no_relative_error():
     race = Race(Recipe("mnist", torch.zeros(1, 1, 28, 28), Smaller(factor=2), ("Adam",), seconds=0.1))
     race.run()
     (lane,) = race.snapshot.lanes
@@ -254,7 +254,7 @@ def test_arrays(finished):
             assert arrays[f"{name}.curve"].shape[1] == 3
 
 
-def test_pictures(finished):
+def test_images(finished):
     with Image.open(io.BytesIO(bundle.content(finished, "result.png"))) as sheet:
         assert sheet.size == (5 * (5 * 28 + 4), 5 * 28)
 
@@ -266,7 +266,7 @@ def test_everything(finished):
         assert set(file.namelist()) == names
         document = json.loads(file.read("result.json"))
         assert [row["solver"] for row in document["solvers"]] == ["Auto", "ExactADMM", "Adam"]
-        assert document["damage"] == "2 times fewer pixels each way"
+        assert document["damage"] == "width and height reduced 2 times"
         assert file.read("command.txt").decode().startswith("genprior recover input.png --operator downsample:2 ")
         assert file.read("recover.py") == bundle.content(finished, "recover.py")
         with Image.open(io.BytesIO(file.read("input.png"))) as image:

@@ -12,7 +12,7 @@ from PIL import Image
 import genprior as gp
 from genprior import cli
 from genprior.app import bundle, registry
-from genprior.app.choices import KINDS, Choices
+from genprior.app.choices import DAMAGES, Choices
 from genprior.app.damage import Measurements, Painted, SaltAndPepper
 from genprior.app.race import Race
 from genprior.app.recipe import PATIENCE, Recipe
@@ -24,17 +24,17 @@ from genprior.solvers.registry import solver_named
 def choices_for(kind, generator="mnist", own=False):
     choices = Choices(solvers=["Adam"], seconds=0.2)
     choices.take_generator(generator)
-    choices.take_kind(kind)
+    choices.take_damage(kind)
     choices.take_sample(3)
     if own:
-        choices.take_picture(registry.sample_pictures(generator)[3:4].mul(255).round() / 255)
-    height = choices.picture.shape[-1]
+        choices.take_image(registry.sample_images(generator)[3:4].mul(255).round() / 255)
+    height = choices.image.shape[-1]
     choices.known = torch.ones(height, height, dtype=torch.bool)
     choices.known[4:9, 3:20] = False
     return choices
 
 
-CASES = [(kind, "mnist", False) for kind in KINDS]
+CASES = [(kind, "mnist", False) for kind in DAMAGES]
 CASES += [("measurements", "celeba", False), ("mask", "celeba", True), ("blur", "mnist", True)]
 
 
@@ -100,7 +100,7 @@ def test_the_command():
     assert "genprior denoise changed.npy --loss linf " in choices_for("attack").recipe(10).command()
 
 
-@pytest.mark.parametrize("kind, generator", [(kind, "mnist") for kind in KINDS] + [("downsample", "celeba")])
+@pytest.mark.parametrize("kind, generator", [(kind, "mnist") for kind in DAMAGES] + [("downsample", "celeba")])
 def test_the_command_gives_the_same(kind, generator, tmp_path, monkeypatch, capsys):
     """Not only the same words: the answer that ``solve`` gives for the page's problem in as many steps."""
     choices = choices_for(kind, generator)
@@ -146,16 +146,16 @@ def test_the_solvers_share_the_limit():
     assert choices.recipe(30).solvers == ("Auto", "LBFGS", "Adam")  # in the order of the page
 
 
-def test_another_generator_takes_the_picture_away():
+def test_another_generator_takes_the_image_away():
     choices = choices_for("attack")
     choices.take_generator("celeba")
-    assert choices.picture is None and choices.known is None
-    assert choices.kind == "measurements" and choices.amount == 1536
+    assert choices.image is None and choices.known is None
+    assert choices.damage_type == "measurements" and choices.amount == 1536
     with pytest.raises(ValueError, match="no image yet"):
         choices.recipe(10)
     choices.take_sample(0)
     choices.take_generator("celeba")  # the same again changes nothing
-    assert choices.picture is not None
+    assert choices.image is not None
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_shapes_are_those_of_the_generators(name):
     assert registry.SHAPES[name] == registry.generator(name).signal_shape
 
 
-def test_a_picture_of_the_wrong_size_is_refused():
+def test_an_image_of_the_wrong_size_is_refused():
     recipe = Recipe("celeba", torch.zeros(1, 1, 28, 28), SaltAndPepper(), ("Adam",))
     with pytest.raises(ValueError, match=r"truth has shape \(1, 1, 28, 28\)"):
         recipe.damaged()
@@ -200,7 +200,7 @@ def test_mask_files_hold_the_mask(tmp_path):
 @pytest.mark.parametrize("sent", [None, "9" * 99, True, float("nan"), float("inf"), -1e9, 1e9, 3.14, [1], 10**400])
 def test_a_browser_may_send_anything(sent):
     """Whatever arrives becomes a value that the slider can show."""
-    for kind in KINDS:
+    for kind in DAMAGES:
         choices = choices_for(kind)
         choices.take_amount(sent)
         choices.take_noise(sent)

@@ -36,7 +36,7 @@ def test_a_port_in_use(capfd):
 
 def test_a_host_that_is_not_there(capfd):
     code, line = told(["--host", "not a host", "--port", "8099"], capfd)
-    assert code == 1 and "host 'not a host' is not known here" in line
+    assert code == 1 and "host 'not a host' cannot be resolved" in line
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ make = server.make_server
 
 def make_busy(shared, announce):
     def begin():
-        recipe = Recipe("mnist", registry.sample_pictures("mnist")[:1], Smaller(), ("Adam",), 600.0)
+        recipe = Recipe("mnist", registry.sample_images("mnist")[:1], Smaller(), ("Adam",), 600.0)
         shared.queue.submit(Race(recipe), Owner("", "a"))
         announce()
 

@@ -180,9 +180,9 @@ def test_bad_pictures(classifier, digits):
     pictures, labels = digits[0][:2], digits[1][:2]
     with pytest.raises(ValueError, match=r"pictures lie in \[0, 255\], expected \[0, 1\]: divide bytes by 255"):
         ProjectedGradientAttack()(classifier, (255 * pictures / pictures.max()), labels)
-    with pytest.raises(ValueError, match="expected 2 whole numbers: one class per picture"):
+    with pytest.raises(ValueError, match="expected 2 integers: one class per image"):
         ProjectedGradientAttack()(classifier, pictures, labels.float())
-    with pytest.raises(ValueError, match="expected 2 whole numbers"):
+    with pytest.raises(ValueError, match="expected 2 integers"):
         accuracy(classifier, pictures, labels[:1])
 
 

@@ -142,7 +142,7 @@ def test_command_on_an_array_with_labels(tmp_path, capsys):
     projected = np.load(out / "defended" / "digits.npy")
     assert projected.shape == (3, 1, 28, 28) and not np.allclose(projected, pictures.numpy())
     assert sorted(path.name for path in out.iterdir()) == ["defended", "report.html", "result.json"]
-    assert "no proven defence" in (out / "report.html").read_text()
+    assert "not a proven defence" in (out / "report.html").read_text()
     assert cli.main([*words, *QUICK]) == 1, "an earlier run lies there"
     assert "give another --out" in capsys.readouterr().err
 

@@ -101,7 +101,7 @@ def _archive(kind: str) -> bytes:
 
 def _record() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        Ledger(Path(folder), {}).write_chunk(0, {"items": [{"name": "a"}], "seconds": 1.0})
+        Ledger(Path(folder), {}).write_batch(0, {"items": [{"name": "a"}], "seconds": 1.0})
         return (Path(folder) / ".job" / "batch-000000.safetensors").read_bytes()
 
 
@@ -125,7 +125,7 @@ def _read_record(path: Path) -> None:
     (path.parent / ".job").mkdir(exist_ok=True)
     place = path.parent / ".job" / "batch-000000.safetensors"
     place.write_bytes(path.read_bytes())
-    record = Ledger(path.parent, {}).chunk(0)
+    record = Ledger(path.parent, {}).batch(0)
     assert record == {"items": [{"name": "a"}], "seconds": 1.0} or not place.exists()
 
 

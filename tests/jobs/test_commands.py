@@ -94,7 +94,7 @@ def test_every_option_arrives(tmp_path, monkeypatch):
         ("recover {digits}", "is a picture, but items of shape (392,) are expected: give an array, or --simulate"),
         ("recover {digits} --generator mnst --simulate", "no bundled generator"),
         ("recover {digits} --solver magic --simulate", "no solver 'magic'"),
-        ("recover {digits} --loss l1 --simulate", "compares whole pictures"),
+        ("recover {digits} --loss l1 --simulate", "compares whole images"),
         ("recover {digits} --device abacus --simulate", "device 'abacus' cannot be used here"),
         ("recover {digits} --restarts 0 --simulate", "restarts must be at least 1"),
         ("recover {digits} --out {digits}/0.png --simulate", "0.png is a file, expected a folder: give another --out"),
@@ -109,7 +109,7 @@ def test_every_option_arrives(tmp_path, monkeypatch):
         ),
         ("recover {digits} --batch-size 0", "genprior: --batch-size must be at least 1, got 0"),
         ("recover {digits} --latent-ball -3", "genprior: --latent-ball must be a finite number above 0, got -3"),
-        ("recover {digits} --noise 1", "genprior: --noise is for simulations: give --simulate too"),
+        ("recover {digits} --noise 1", "genprior: --noise is only used in simulations: add --simulate"),
         ("recover {digits} --out {digits} --simulate", "is also --out, or lies in it, and what lies there is not read"),
         ("recover {y} ", "shape (2, 300), expected (392,) for one item or (N, 392) for many"),
         ("recover {y} --skip", "shape (2, 300)"),
@@ -204,7 +204,7 @@ def test_a_broken_picture_among_defended_ones(digits, tmp_path, capfd):
     assert ends([*words, "--out", tmp_path / "out"]) == 1
     shown = flat(capfd.readouterr().err)
     assert "1 of 3 items could not be read (" in shown and "1.png cannot be read as a picture" in shown
-    assert shown.endswith("; --skip accepts that")
+    assert shown.endswith("; add --skip to leave them out")
     assert sorted(path.name for path in (tmp_path / "out" / "defended").iterdir()) == ["0.png", "2.png"]
     assert ends([*words, "--skip", "--out", tmp_path / "skipped"]) == 0
 
@@ -264,7 +264,7 @@ def test_a_lost_drive_says_how_to_go_on(digits, tmp_path, capfd, monkeypatch):
         patch.setattr("genprior.files.stream.decode", gone)
         assert ends(words) == 1
     shown = flat(capfd.readouterr().err)
-    assert "the same command goes on from there" in shown and "Input/output error: '0.png'" in shown
+    assert "the same command resumes the job" in shown and "Input/output error: '0.png'" in shown
     assert ends(words) == 0
 
 
@@ -277,7 +277,7 @@ def test_check_in_text_and_json(capfd, tmp_path):
     captured = capfd.readouterr()
     document = json.loads(captured.out)
     assert document["ok"] is False and "there is no file gone.py" in document["findings"][0]["measured"]
-    assert "1 of 1 laws fail: opens" in captured.err
+    assert "1 of 1 checks fail: opens" in captured.err
 
 
 def test_time_used_up_is_no_recovery(digits, tmp_path, capfd):
@@ -348,7 +348,7 @@ def test_no_traceback_reaches_a_person(tmp_path, capfd, monkeypatch, problem):
     assert ends(["denoise", "a.png", "--out", tmp_path / "out"]) == 1
     shown = capfd.readouterr()
     assert shown.out == "" and shown.err.count("\n") == 1
-    assert shown.err.startswith(f"genprior: {type(problem).__name__}") and "GENPRIOR_DEBUG=1 shows" in shown.err
+    assert shown.err.startswith(f"genprior: {type(problem).__name__}") and "set GENPRIOR_DEBUG=1" in shown.err
     monkeypatch.setenv("GENPRIOR_DEBUG", "1")
     assert ends(["denoise", "a.png", "--out", tmp_path / "out"]) == 1
     assert "Traceback" in capfd.readouterr().err

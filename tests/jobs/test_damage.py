@@ -132,12 +132,12 @@ def test_damaged_rows_of_an_array_are_made_again(job, damage):
 def test_forgotten_batches_leave_no_images(tmp_path):
     ledger = Ledger(tmp_path, {})
     for number in range(3):
-        ledger.write_chunk(number, {"items": []}, {"after": [torch.full((1, 2, 2), number / 2)], "truth": []})
+        ledger.write_batch(number, {"items": []}, {"after": [torch.full((1, 2, 2), number / 2)], "truth": []})
     ledger.forget([1, 2])
     assert [{name: part.tolist() for name, part in images.items()} for images in ledger.images()] == [
         {"after": [[[[0.0, 0.0], [0.0, 0.0]]]]}
     ]
-    assert ledger.chunk(0) == {"items": []} and ledger.chunk(1) is None
+    assert ledger.batch(0) == {"items": []} and ledger.batch(1) is None
 
 
 def test_an_image_that_changes_during_the_job(job, images):

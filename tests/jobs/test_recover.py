@@ -379,7 +379,7 @@ def test_where_there_are_no_locks(job, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", fail)
     outcome = recover(job(steps=2))
     assert outcome.recovered == 7
-    assert any("cannot be locked (No locks available): start no second process" in note for note in outcome.notes)
+    assert any("cannot be locked (No locks available): do not start a second process" in note for note in outcome.notes)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
@@ -428,9 +428,9 @@ def test_ctrl_c_keeps_what_is_done(job):
     [
         ({"loss": "l3"}, "loss must be one of l2, l1, linf"),
         ({"noise": -1.0}, "noise must be a finite number of at least 0"),
-        ({"noise": 0.1, "simulate": False}, "`noise` is for simulations"),
-        ({"box": (1.0, 0.0)}, "box must be a lower and a higher bound"),
-        ({"box": (0.0, 1.0), "loss": "l1"}, "box goes with the loss l2"),
+        ({"noise": 0.1, "simulate": False}, "`noise` is only used in simulations"),
+        ({"box": (1.0, 0.0)}, "box must be a lower and an upper bound"),
+        ({"box": (0.0, 1.0), "loss": "l1"}, "box works only with the loss l2"),
         ({"latent_ball": 0.0}, "latent_ball must be a finite number above 0"),
         ({"time": 0.0}, "time must be a finite number above 0"),
         ({"steps": 0}, "steps must be at least 1"),
@@ -449,7 +449,7 @@ def test_settings_are_checked_at_once(job, change, message):
 
 
 def test_norms_need_whole_pictures(job):
-    with pytest.raises(ValueError, match=r"loss l1 compares whole pictures.*genprior denoise"):
+    with pytest.raises(ValueError, match=r"loss l1 compares whole images.*genprior denoise"):
         recover(job(loss="l1"))
     assert not job().out.exists(), "nothing was begun"
 

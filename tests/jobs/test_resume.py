@@ -30,11 +30,11 @@ def solved(job):
 def test_an_input_is_never_written_over(job, made, tmp_path):
     folder = write_pictures(tmp_path / "recovered", made)
     before = stored(folder)
-    with pytest.raises(ValueError, match=r"the input .*3\.png would be written over by its result: give another `out`"):
+    with pytest.raises(ValueError, match=r"the input .*3\.png would be overwritten by its result: give another `out`"):
         recover(job(inputs=(str(folder / "3.png"),), out=tmp_path, steps=2))
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "recovered").symlink_to(folder)
-    with pytest.raises(ValueError, match=r"the input .* would be written over"):
+    with pytest.raises(ValueError, match=r"the input .* would be overwritten"):
         recover(job(inputs=(str(folder),), steps=2))
     assert stored(folder) == before
 
@@ -43,7 +43,7 @@ def test_an_input_is_not_written_over_in_a_folder_with_a_job(job, made, tmp_path
     recover(job(steps=2))
     folder = tmp_path / "out" / "recovered"
     before = stored(folder)
-    with pytest.raises(ValueError, match=r"the input .* would be written over"):
+    with pytest.raises(ValueError, match=r"the input .* would be overwritten"):
         recover(job(inputs=(str(folder / "made.npy"),), steps=2))
     assert stored(folder) == before
 
@@ -53,7 +53,7 @@ def test_files_of_unknown_origin_are_not_replaced(job, tmp_path, name):
     path = tmp_path / "out" / name
     path.parent.mkdir(parents=True)
     path.write_text("mine")
-    with pytest.raises(ValueError, match=r"would be written over, and no record of a job .*another `out`"):
+    with pytest.raises(ValueError, match=r"would be overwritten, and .* has no record of a job .*another `out`"):
         recover(job(steps=2))
     assert path.read_text() == "mine" and not (tmp_path / "out" / ".job").exists()
     (tmp_path / "out" / "recovered").mkdir(exist_ok=True)

@@ -127,7 +127,7 @@ def test_mnist_meets_the_outside_names():
     [
         (["--generator", "nothing"], "there is no bundled generator 'nothing'"),
         (["--m", "5"], "no operator was given: add --operator gaussian"),
-        (["--operator", "gaussian:m=5", "--m", "6"], "has options of its own"),
+        (["--operator", "gaussian:m=5", "--m", "6"], "already has options"),
         (["--operator", "gauss"], "there is no operator 'gauss'"),
         (["--radius", "0"], "radius must be a finite number above 0"),
         (["--points", "0"], "points must be at least 1"),

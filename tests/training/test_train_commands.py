@@ -247,7 +247,7 @@ def test_an_encoder_does_not_see_what_was_held_out(few_digits, folder, tmp_path,
         assert f"**Hold out:** {5 - count}" in card and "**Limit:** 5" in card
     capsys.readouterr()
     assert run("encoder", "--out", str(tmp_path / "x"), *options, "--hold-out", "5") == 1
-    assert "--hold-out must be below the number of pictures, 5, got 5" in " ".join(capsys.readouterr().err.split())
+    assert "--hold-out must be below the number of images, 5, got 5" in " ".join(capsys.readouterr().err.split())
 
 
 def test_one_named_device_is_one():

@@ -1,5 +1,5 @@
 """The web page: ``genprior serve``.
 
-``race.py``, ``queue.py`` and their neighbours are the job, plain Python without a browser; ``view/`` draws it with nicegui;
-``server.py`` puts both on a port.
+``race.py``, ``queue.py`` and the other modules here run the solvers, without a browser; ``view/`` draws the page with nicegui;
+``server.py`` serves it.
 """

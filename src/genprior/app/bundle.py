@@ -1,4 +1,4 @@
-"""What a visitor takes home: arrays, pictures, a script, or all of it."""
+"""Downloads: arrays, images, a script, or all of them in a zip."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from genprior.app import pictures
+from genprior.app import images
 from genprior.app.damage import Painted
 from genprior.app.race import Race
 from genprior.status import Status
@@ -23,7 +23,7 @@ FILES = {
     "result.png": "Images (png)",
     "recover.py": "Script (py)",
 }
-"""Names of the files on offer, with the titles of their buttons."""
+"""Names of the files, with the titles of their buttons."""
 
 _ZOOM = {1: 5, 3: 3}
 
@@ -34,25 +34,25 @@ def content(race: Race, name: str) -> bytes:
 
 
 def best_solver(race: Race) -> str:
-    """The solver with the lowest objective: what a user without the truth would pick."""
+    """The solver with the lowest objective: the choice of a user without the truth."""
     objectives = {name: float(result.objective[0]) for name, result in race.results.items()}
     return min(objectives, key=lambda name: objectives[name] if math.isfinite(objectives[name]) else math.inf)
 
 
 def command(race: Race) -> str:
-    """The command that does what the best solver did."""
+    """The command that repeats the best solver's run."""
     solver = best_solver(race)
     return race.recipe.command(solver, _seconds(race, solver))
 
 
 def script(race: Race) -> str:
-    """The Python script that does what the best solver did."""
+    """The Python script that repeats the best solver's run."""
     solver = best_solver(race)
     return race.recipe.script(solver, _seconds(race, solver))
 
 
 def _seconds(race: Race, solver: str) -> float:
-    """The time that the solver was given; where it was stopped, what it had by then."""
+    """The time limit of the solver, or the time it used if it was stopped."""
     result = race.results[solver]
     return max(0.001, round(result.seconds, 3)) if result.status[0] is Status.INTERRUPTED else race.recipe.seconds
 
@@ -75,15 +75,15 @@ def _arrays(race: Race) -> bytes:
 
 
 def _sheet(race: Race) -> bytes:
-    """Truth, damaged picture and the solvers' pictures in their order, side by side."""
+    """Truth, damaged image and the solvers' images in their order, side by side."""
     assert race.damaged is not None
     row = [race.recipe.truth, race.damaged.seen]
     row += [race.results[name].signal for name in race.recipe.solvers if name in race.results]
-    return pictures.png(torch.cat(row), zoom=_ZOOM[race.recipe.truth.shape[1]])
+    return images.png(torch.cat(row), zoom=_ZOOM[race.recipe.truth.shape[1]])
 
 
 def _verdicts(race: Race) -> bytes:
-    """How each solver ended, for machines."""
+    """How each solver ended, as JSON."""
     lanes = [
         {
             "solver": lane.name,
@@ -104,7 +104,7 @@ def _verdicts(race: Race) -> bytes:
 
 
 def _everything(race: Race) -> bytes:
-    """All files, and the inputs that script and command read."""
+    """All files, and the inputs of the script and the command."""
     store = io.BytesIO()
     with zipfile.ZipFile(store, "w", zipfile.ZIP_DEFLATED) as file:
         for name in FILES:
@@ -118,13 +118,13 @@ def _everything(race: Race) -> bytes:
 
 
 def inputs(race: Race) -> dict[str, bytes]:
-    """The picture, and what else script and command read."""
+    """The image and the other inputs of the script and the command."""
     assert race.damaged is not None
-    files = {"input.png": pictures.png(race.recipe.truth)}
-    if race.recipe.picture_file != "input.png":
-        files[race.recipe.picture_file] = _npy(race.recipe.truth)
+    files = {"input.png": images.png(race.recipe.truth)}
+    if race.recipe.image_file != "input.png":
+        files[race.recipe.image_file] = _npy(race.recipe.truth)
     for name, tensor in race.recipe.damage.files(race.damaged).items():
-        files[name] = pictures.png(tensor[None, None].float()) if name.endswith(".png") else _npy(tensor)
+        files[name] = images.png(tensor[None, None].float()) if name.endswith(".png") else _npy(tensor)
     return files
 
 

@@ -1,4 +1,4 @@
-"""What a visitor may choose, and what they have chosen so far; becomes a recipe when they press Start."""
+"""What a visitor can choose, and has chosen so far; it becomes a recipe at Start."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Scale:
     stops: tuple[int, ...] = ()
 
     def nearest(self, value: object) -> float:
-        """What the slider can show: a browser may send anything."""
+        """The nearest value that the slider can show; a browser may send anything."""
         number = float(value) if isinstance(value, int | float) and abs(value) < _HUGE else self.start
         if self.stops:
             return min(self.stops, key=lambda stop: abs(stop - number))
@@ -44,16 +44,16 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Kind:
-    """One kind of damage, as the page offers it."""
+class DamageType:
+    """A type of damage, as the page offers it."""
 
     title: str
     amount: str
-    """What the slider sets; empty: there is none."""
+    """What the slider sets; empty if there is no slider."""
     scales: dict[str, Scale]
-    """For each generator that it works with."""
+    """One slider for each generator that it works with."""
     make: Callable[[float, float, Tensor | None], Damage]
-    """From amount, noise and painted mask."""
+    """Makes the damage from amount, noise and painted mask."""
     noisy: bool = True
     """Whether noise may be added to the measurements."""
     hint: str = ""
@@ -63,66 +63,66 @@ def _both(low: float, high: float, step: float, start: float) -> dict[str, Scale
     return dict.fromkeys(registry.GENERATORS, Scale(low, high, step, start))
 
 
-KINDS: dict[str, Kind] = {
-    "measurements": Kind(
+DAMAGES: dict[str, DamageType] = {
+    "measurements": DamageType(
         "Random measurements",
         "Measurements",
         {"mnist": Scale(28, 784, 28, 392), "celeba": Scale(128, 6144, 128, 1536)},
         lambda amount, noise, known: Measurements(m=round(amount), noise=noise),
-        hint="Only random sums of the pixels are known, fewer than there are pixels.",
+        hint="Only random weighted sums of the pixels are known, fewer than there are pixels.",
     ),
-    "mask": Kind(
+    "mask": DamageType(
         "Painted over",
         "",
         _both(0, 1, 1, 0),
         lambda amount, noise, known: Painted(known=known, noise=noise),
-        hint="Paint on the image: what you paint over is lost.",
+        hint="Paint on the image: the painted part is lost.",
     ),
-    "blur": Kind(
+    "blur": DamageType(
         "Blur",
         "Width in pixels",
         _both(0.5, 5, 0.5, 2),
         lambda amount, noise, known: Blurred(sigma=float(amount), noise=noise),
         hint="A Gaussian blur.",
     ),
-    "downsample": Kind(
+    "downsample": DamageType(
         "Fewer pixels",
-        "Times fewer, each way",
+        "Reduction of width and height",
         {"mnist": Scale(2, 14, 1, 4, (2, 4, 7, 14)), "celeba": Scale(2, 16, 1, 4, (2, 4, 8, 16))},
         lambda amount, noise, known: Smaller(factor=round(amount), noise=noise),
-        hint="Means over blocks of pixels: super-resolution.",
+        hint="Blocks of pixels are averaged; recovery is super-resolution.",
     ),
-    "noise": Kind(
+    "noise": DamageType(
         "Gaussian noise",
         "Standard deviation",
         _both(0, 1, 0.05, 0.3),
         lambda amount, noise, known: Noisy(noise=float(amount)),
         noisy=False,
-        hint="At 0 the image stays as it is: for one that is damaged already.",
+        hint="At 0 the image stays as it is; use this for an image that is already damaged.",
     ),
-    "salt": Kind(
+    "salt": DamageType(
         "Salt and pepper",
-        "Share of pixels",
+        "Fraction of pixels",
         _both(0.05, 0.6, 0.05, 0.2),
         lambda amount, noise, known: SaltAndPepper(level=float(amount)),
         noisy=False,
-        hint="Some pixels turn black or white; recovered in the l1 norm.",
+        hint="Some pixels turn black or white. The solvers minimise the l1 norm.",
     ),
-    "signs": Kind(
+    "signs": DamageType(
         "Sign noise (l_inf)",
         "Level",
         _both(0.05, 0.5, 0.05, 0.2),
         lambda amount, noise, known: Signs(level=float(amount)),
         noisy=False,
-        hint="Every pixel moves up or down by the same amount; recovered in the l_inf norm.",
+        hint="Every pixel changes by the same amount, up or down. The solvers minimise the l_inf norm.",
     ),
-    "attack": Kind(
+    "attack": DamageType(
         "Attack on a classifier",
         "Largest change",
         {"mnist": Scale(0.05, 0.4, 0.05, 0.2)},
         lambda amount, noise, known: Attacked(level=float(amount)),
         noisy=False,
-        hint="Small changes that make a classifier of digits misread the image; recovered in the l_inf norm.",
+        hint="Small changes make a digit classifier misread the image. The solvers minimise the l_inf norm.",
     ),
 }
 
@@ -131,7 +131,7 @@ DEFAULT_SOLVERS = ("Auto", "ExactADMM", "LBFGS", "Adam")
 
 
 def seconds_scale(limit: float) -> Scale:
-    """Of the time for each solver."""
+    """Slider for the time of each solver."""
     return Scale(1, max(1, int(limit)), 1, min(5, max(1, int(limit))))
 
 
@@ -140,9 +140,9 @@ class Choices:
     """What one visitor has chosen so far."""
 
     generator: str = "mnist"
-    picture: Tensor | None = None
+    image: Tensor | None = None
     origin: str | None = None
-    kind: str = "measurements"
+    damage_type: str = "measurements"
     amount: float = 392
     noise: float = 0.0
     known: Tensor | None = None
@@ -151,59 +151,59 @@ class Choices:
     restarts: int = 1
 
     def take_generator(self, name: str) -> None:
-        """Another generator: the picture goes, and a damage that does not work with it."""
+        """Change the generator; drops the image, and the damage if it does not work with it."""
         if name == self.generator:
             return
-        self.generator, self.picture, self.origin, self.known = name, None, None, None
-        self.take_kind(self.kind if name in KINDS[self.kind].scales else "measurements")
+        self.generator, self.image, self.origin, self.known = name, None, None, None
+        self.take_damage(self.damage_type if name in DAMAGES[self.damage_type].scales else "measurements")
 
-    def take_picture(self, picture: Tensor, origin: str | None = None) -> None:
-        """Another picture."""
-        self.picture, self.origin = picture, origin
+    def take_image(self, image: Tensor, origin: str | None = None) -> None:
+        """Change the image."""
+        self.image, self.origin = image, origin
 
     def take_sample(self, number: int) -> None:
-        """One of the sample pictures."""
-        pictures = registry.sample_pictures(self.generator)
-        self.take_picture(pictures[number : number + 1], registry.sample_code(self.generator, number))
+        """Choose a sample image."""
+        images = registry.sample_images(self.generator)
+        self.take_image(images[number : number + 1], registry.sample_code(self.generator, number))
 
-    def take_kind(self, kind: str) -> None:
-        """Another damage, in its usual amount."""
-        self.kind, self.amount = kind, KINDS[kind].scales[self.generator].start
+    def take_damage(self, name: str) -> None:
+        """Change the type of damage, with its default amount."""
+        self.damage_type, self.amount = name, DAMAGES[name].scales[self.generator].start
 
     def take_amount(self, amount: object) -> None:
-        """More or less of the damage."""
+        """Change the amount of damage."""
         self.amount = self.scale.nearest(amount)
 
     def take_noise(self, noise: object) -> None:
-        """More or less noise on the measurements."""
+        """Change the noise on the measurements."""
         self.noise = NOISE.nearest(noise)
 
     def take_seconds(self, seconds: object, limit: float) -> None:
-        """Another time for each solver."""
+        """Change the time for each solver."""
         self.seconds = seconds_scale(limit).nearest(seconds)
 
     @property
-    def kinds(self) -> dict[str, str]:
-        """Kinds of damage that the generator's pictures can suffer, with their titles."""
-        return {name: kind.title for name, kind in KINDS.items() if self.generator in kind.scales}
+    def damage_types(self) -> dict[str, str]:
+        """Types of damage that work with the generator, with their titles."""
+        return {name: one.title for name, one in DAMAGES.items() if self.generator in one.scales}
 
     @property
     def scale(self) -> Scale:
-        """Of the kind's slider."""
-        return KINDS[self.kind].scales[self.generator]
+        """Scale of the amount slider."""
+        return DAMAGES[self.damage_type].scales[self.generator]
 
     def damage(self) -> Damage:
-        """The damage; an error says what is missing."""
-        kind = KINDS[self.kind]
-        return kind.make(self.amount, self.noise if kind.noisy else 0.0, self.known)
+        """The chosen damage; raises if something is missing."""
+        chosen = DAMAGES[self.damage_type]
+        return chosen.make(self.amount, self.noise if chosen.noisy else 0.0, self.known)
 
     def recipe(self, limit: float) -> Recipe:
-        """Everything as one value. The solvers share the ``limit`` of seconds for a race."""
-        if self.picture is None:
-            raise ValueError("there is no image yet: choose one, draw one, or upload one")
+        """All choices as one value. The solvers share the race's ``limit`` of seconds."""
+        if self.image is None:
+            raise ValueError("there is no image yet: choose a sample, draw a digit, or upload an image")
         return Recipe(
             generator=self.generator,
-            truth=self.picture,
+            truth=self.image,
             damage=self.damage(),
             solvers=tuple(name for name in registry.SOLVERS if name in self.solvers),
             seconds=self.fair_seconds(limit),

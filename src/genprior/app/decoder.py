@@ -1,4 +1,4 @@
-"""Where uploaded pictures are read: one at a time, in a thread of its own."""
+"""Decodes uploaded images one at a time, in its own thread."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ Found = TypeVar("Found")
 
 
 class Decoder:
-    """A small file may unpack to a large picture: one at a time, whoever uploads; who does something else does not wait."""
+    """One image at a time, because a small file may decode to a large image; other requests do not wait."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="decoder")
 
     async def read(self, job: Callable[[], Found]) -> Found | None:
-        """What ``job`` gives when its turn has come; None if the server is closing."""
+        """The result of ``job``; None if the server is closing."""
         try:
             turn = self._thread.submit(job)
         except RuntimeError:  # closed
@@ -25,5 +25,5 @@ class Decoder:
         return await asyncio.wrap_future(turn)
 
     def close(self) -> None:
-        """Drop what waits, take nothing more."""
+        """Cancel waiting jobs and accept no more."""
         self._thread.shutdown(wait=False, cancel_futures=True)

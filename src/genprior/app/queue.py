@@ -1,4 +1,4 @@
-"""A few races at once; the others wait, and those of different visitors take turns."""
+"""Runs a few races at once; the others wait, with fair scheduling between visitors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class QueueFull(ValueError):
 
 
 class Owner(NamedTuple):
-    """Who wants a race: a browser, which may forget who it is, at an address, which many may share."""
+    """Owner of a race: a browser (a cookie, which may be deleted) at an address (which many may share)."""
 
     address: str
     browser: str
@@ -30,8 +30,8 @@ class _Entry:
 class Queue:
     """Runs at most ``jobs`` races at once, each in a thread.
 
-    A free place goes to the address with the fewest races running, there to the browser with the fewest, among these to who
-    came first. A race that has just ended still counts as running: where several wait, they take turns. At most
+    A free place goes to the address with the fewest running races, then to the browser with the fewest, then to the oldest
+    race. A race that has just ended still counts as running, so owners with waiting races take turns. At most
     ``longest`` races wait, at most half of them from one address and ``each`` from one browser.
     """
 
@@ -42,15 +42,15 @@ class Queue:
         self._lock = threading.Lock()
         self._ended = threading.Condition(self._lock)
         self._waiting: list[_Entry] = []
-        """In the order in which they came; empty while there is a free place."""
+        """In order of arrival; empty while there is a free place."""
         self._running: list[_Entry] = []
 
     def submit(self, race: Race, owner: Owner) -> None:
-        """Take in a race; it starts as soon as it is its turn."""
+        """Add a race; it starts at its turn."""
         with self._lock:
             self._waiting = [entry for entry in self._waiting if not entry.race.snapshot.phase.over]
             if sum(entry.owner == owner for entry in self._waiting) >= self.each:
-                raise QueueFull(f"{self.each} of your races are waiting already: let one of them run, or stop it")
+                raise QueueFull(f"{self.each} of your races are waiting already: wait for one of them, or stop it")
             there = sum(entry.owner.address == owner.address for entry in self._waiting)
             if there >= max(self.each, self.longest // 2):
                 raise QueueFull(f"{there} races from your network address are waiting already: try again in a minute")
@@ -107,7 +107,7 @@ class Queue:
                     self._start(following)
 
     def _claim(self, entry: _Entry) -> tuple[int, int]:
-        """The smaller, the sooner."""
+        """Sort key: smallest first."""
         owner = entry.owner
         near = sum(other.owner.address == owner.address for other in self._running)
         return near, sum(other.owner == owner for other in self._running)

@@ -1,4 +1,4 @@
-"""The job: several solvers on one damaged picture, in slices of equal time, observed while they run."""
+"""Several solvers on one damaged image, in equal time slices, observed while they run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from genprior import _batch
-from genprior.app import pictures, registry
+from genprior.app import images, registry
 from genprior.app.damage import Damaged
 from genprior.app.recipe import PATIENCE, Recipe
 from genprior.app.snapshot import Lane, Phase, Snapshot
@@ -26,21 +26,21 @@ from genprior.stopping import MaxSteps, Seconds, View
 POINTS = 160
 """Most points of a curve, about."""
 _SLICE = 0.05
-_PICTURES_PER_SECOND = 8
+_IMAGES_PER_SECOND = 8
 _log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
 class Race:
-    """Runs a recipe in the calling thread; others may look at :attr:`snapshot` and :meth:`stop` it at any time.
+    """Runs a recipe in the calling thread; other threads may read :attr:`snapshot` and call :meth:`stop` at any time.
 
-    Every solver has a thread of its own, and they take turns in the callback that ``solve`` makes with its clock
-    stopped: so all have the same time, none is disturbed by another, and their curves grow side by side.
+    Every solver has its own thread. They take turns in the callback of ``solve``, while its clock is stopped, so each solver
+    gets the same time and their curves grow together.
     """
 
     recipe: Recipe
     patience: float = math.inf
-    """Seconds by the wall's clock after which the race is stopped."""
+    """Wall-clock seconds after which the race is stopped."""
     results: dict[str, Result] = field(default_factory=dict)
     damaged: Damaged | None = None
 
@@ -62,14 +62,14 @@ class Race:
         return sum(lane.seconds for lane in self._snapshot.lanes)
 
     def stop(self) -> None:
-        """Ask it to end; the best so far stays. A race that waits does not start."""
+        """Stop at the next step and keep the best result so far. A waiting race does not start."""
         self._stop.set()
         with self._lock:
             if self._snapshot.phase is Phase.WAITING:
                 self._change(phase=Phase.STOPPED)
 
     def run(self) -> None:
-        """Run it to its end; never raises, the snapshot tells."""
+        """Run to the end; never raises: errors are in the snapshot."""
         with self._lock:
             if self._snapshot.phase is not Phase.WAITING:
                 return
@@ -78,7 +78,7 @@ class Race:
         try:
             self._race()
         except Exception as problem:
-            message = _told(problem)
+            message = _message(problem)
             with self._lock:
                 self._change(phase=Phase.FAILED, message=message)
             return
@@ -93,14 +93,14 @@ class Race:
     def _why_stopped(self) -> str:
         if self._stop.is_set() or not self.stopping:
             return ""
-        return f"stopped by the server, which is too busy: the race took more than {self.patience:g} seconds"
+        return f"stopped because the server is busy: the race took more than {self.patience:g} seconds"
 
     def _race(self) -> None:
         with torch.no_grad():
             damaged = self.recipe.damaged()
         self.damaged = damaged
         with self._lock:
-            self._change(seen=pictures.data_url(damaged.seen), note=damaged.note)
+            self._change(seen=images.data_url(damaged.seen), note=damaged.note)
         _prepare(damaged)
         turns = TurnLock(len(self.recipe.solvers))
         threads = [
@@ -121,7 +121,7 @@ class Race:
             try:
                 self._solve(number, damaged, turns)
             except Exception as problem:
-                self._update(number, status="not possible", problem=_told(problem))
+                self._update(number, status="not possible", problem=_message(problem))
 
     def _solve(self, number: int, damaged: Damaged, turns: TurnLock) -> None:
         watcher = Watcher(self, damaged, number, turns)
@@ -151,24 +151,24 @@ class Race:
 
 
 class Watcher:
-    """A callback of ``solve``: follows the best iterate, publishes it now and then, gives the others a turn."""
+    """Callback of ``solve``: records the best iterate, publishes it at intervals, and lets the other solvers run."""
 
     def __init__(self, race: Race, damaged: Damaged, number: int, turns: TurnLock) -> None:
         self._race, self._number, self._turns = race, number, turns
         self._truth, self._judge = race.recipe.truth, damaged.judge
         self._size = float(_batch.norm(self._truth)[0])
         self._spacing = race.recipe.seconds / POINTS
-        self._best, self._picture = math.inf, self._truth[:0]
+        self._best, self._image = math.inf, self._truth[:0]
         self._points: list[tuple[float, float, float]] = []
         self._turn, self._shown = 0.0, -math.inf
 
     def __call__(self, view: View) -> bool:
-        """Note one step; True ends the run."""
+        """Record one step; True ends the run."""
         objective, row = view.state.objective.min(dim=0)
-        if float(objective) < self._best or not len(self._picture):
-            self._best, self._picture = float(objective), view.state.x[row][None].clone()
+        if float(objective) < self._best or not len(self._image):
+            self._best, self._image = float(objective), view.state.x[row][None].clone()
         if not self._points or view.seconds - self._points[-1][0] >= self._spacing:
-            self._note(view.seconds, self._picture, self._best)
+            self._note(view.seconds, self._image, self._best)
         if view.seconds - self._turn >= _SLICE:
             self._publish(view)
             self._turns.pass_on(self._number)
@@ -176,10 +176,10 @@ class Watcher:
         return self._race.stopping
 
     def ending(self, result: Result) -> dict[str, object]:
-        """The lane as the result has it."""
+        """Final fields of the lane, from the result."""
         self._note(result.seconds, result.signal, float(result.objective[0]))
         return {
-            "picture": pictures.data_url(result.signal),
+            "image": images.data_url(result.signal),
             "points": tuple(self._points),
             "steps": int(result.steps[0]),
             "passes": result.forwards + result.backwards,
@@ -189,27 +189,27 @@ class Watcher:
             "remark": self._judge(result.signal) if self._judge is not None else "",
         }
 
-    def _note(self, seconds: float, picture: Tensor, objective: float) -> None:
-        distance = float(_batch.norm(picture - self._truth)[0])
-        error = distance / self._size if self._size else math.nan  # a black picture has no size to compare with
+    def _note(self, seconds: float, image: Tensor, objective: float) -> None:
+        distance = float(_batch.norm(image - self._truth)[0])
+        error = distance / self._size if self._size else math.nan  # a black image has norm zero
         self._points.append((seconds, error, objective))
 
     def _publish(self, view: View) -> None:
         changes: dict[str, object] = {"points": tuple(self._points), "steps": view.step}
         changes["passes"] = view.forwards + view.backwards
-        if time.monotonic() - self._shown >= 1 / _PICTURES_PER_SECOND:
+        if time.monotonic() - self._shown >= 1 / _IMAGES_PER_SECOND:
             self._shown = time.monotonic()
-            changes["picture"] = pictures.data_url(self._picture)
+            changes["image"] = images.data_url(self._image)
         self._race._update(self._number, **changes)
 
 
 def _prepare(damaged: Damaged) -> None:
-    """One step by anybody: what all solvers use, the factors of the operator above all, is not the first one's to pay."""
+    """Run one step, so that shared work (such as factorising the operator) is not charged to the first solver."""
     solve(damaged.problem, Adam(), stop=MaxSteps(1), progress=False)
 
 
-def _told(problem: Exception) -> str:
-    """One sentence for the visitor; the traceback, where it is more than a wrong choice, for who runs the server."""
+def _message(problem: Exception) -> str:
+    """One sentence for the visitor; unexpected errors are logged with a traceback."""
     if not isinstance(problem, ValueError):
-        _log.error("something broke in a race", exc_info=problem)
+        _log.error("unexpected error in a race", exc_info=problem)
     return " ".join(str(problem).split()) or type(problem).__name__

@@ -1,4 +1,4 @@
-"""What a visitor has chosen, as one value; and the same as a command and as a Python script."""
+"""A visitor's choices as one value, as a command and as a Python script."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from genprior.app.damage import Attacked, Damage, Damaged, Linear, Painted
 SECONDS = (0.1, 600.0)
 MOST_RESTARTS = 16
 PATIENCE = 10**9
-"""Steps without progress after which a solver gives up: never, for its time is limited."""
+"""Steps without progress after which a solver stops: practically never, because its time is limited."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A picture, its damage, the solvers that race, and their time."""
+    """An image, its damage, the solvers that race, and their time."""
 
     generator: str
     truth: Tensor
-    """The picture before the damage, ``(1, *signal_shape)``."""
+    """The image before the damage, ``(1, *signal_shape)``."""
     damage: Damage
     solvers: tuple[str, ...]
     seconds: float = 5.0
@@ -32,7 +32,7 @@ class Recipe:
     restarts: int = 1
     seed: int = 0
     origin: str | None = None
-    """A Python expression for the picture; None: it is read from ``input.png``, where eight bits hold it exactly."""
+    """A Python expression for the image; None: it is read from ``input.png``."""
 
     def __post_init__(self) -> None:
         if self.generator not in registry.GENERATORS:
@@ -48,14 +48,14 @@ class Recipe:
         _validate.whole("seed", self.seed, 0)
 
     def damaged(self) -> Damaged:
-        """Damage the picture; the first call for a generator loads it."""
+        """Damage the image; the first call for a generator loads it."""
         generator = registry.generator(self.generator)
         _validate.batch("truth", self.truth, generator.signal_shape)
         return self.damage.apply(self.truth, generator)
 
     @property
-    def picture_file(self) -> str:
-        """The file that holds the picture exactly: a PNG where eight bits do."""
+    def image_file(self) -> str:
+        """The input file: a PNG if eight bits hold the image exactly, otherwise an array."""
         levels = self.truth * 255
         return "input.png" if bool(torch.isclose(levels, levels.round(), atol=1e-3).all()) else "input.npy"
 
@@ -63,7 +63,7 @@ class Recipe:
         """The command that does the same with one of the solvers, in its time or another."""
         solver = self.solvers[0] if solver is None else solver
         seconds = self.seconds if seconds is None else seconds
-        words = ["genprior", *self.damage.command(self.truth.shape[1:], self.picture_file)]
+        words = ["genprior", *self.damage.command(self.truth.shape[1:], self.image_file)]
         words += ["--generator", self.generator, "--solver", registry.SOLVERS[solver].name]
         words += ["--restarts", str(self.restarts)] if self.restarts > 1 else []
         words += ["--time", f"{seconds:g}", "--patience", str(PATIENCE), "--seed", str(self.seed)]
@@ -73,15 +73,15 @@ class Recipe:
         """A Python script that does the same with one of the solvers, in its time or another."""
         solver = self.solvers[0] if solver is None else solver
         seconds = self.seconds if seconds is None else seconds
-        parts = [self._imports(), self._picture(), self._damage(), self._solve(solver, seconds)]
+        parts = [self._imports(), self._image(), self._damage(), self._solve(solver, seconds)]
         parts = [self._needs(), *parts] if self._files else parts
         return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
     @property
     def _files(self) -> list[str]:
         """What the script reads."""
-        picture = ["input.png"] if self.origin is None else []
-        return [*picture, "mask.png"] if isinstance(self.damage, Painted) else picture
+        image = ["input.png"] if self.origin is None else []
+        return [*image, "mask.png"] if isinstance(self.damage, Painted) else image
 
     def _needs(self) -> list[str]:
         return [f"# Run this in a folder with {' and '.join(self._files)}, which result.zip has."]
@@ -97,7 +97,7 @@ class Recipe:
         lines += ["from genprior.jobs.posed import simulate"] if noisy else []
         return [*lines, "from genprior.loop.starts import starts"]
 
-    def _picture(self) -> list[str]:
+    def _image(self) -> list[str]:
         lines = [f'G = gp.load_generator("{self.generator}")']
         if self.origin is not None:
             return [*lines, f"truth = {self.origin}"]

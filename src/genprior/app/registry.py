@@ -16,7 +16,7 @@ from genprior.solvers.registry import CLASSES
 
 GENERATORS = {"mnist": "Handwritten digits", "celeba": "Faces"}
 SHAPES = {"mnist": (1, 28, 28), "celeba": (3, 64, 64)}
-"""Of their pictures: known before the weights are loaded, for which the page must not wait."""
+"""Image shapes, needed before the weights are loaded."""
 
 _SHOWN = (
     "Auto",
@@ -29,16 +29,16 @@ _SHOWN = (
     "LevenbergMarquardt",
 )
 SOLVERS = {name: CLASSES[name] for name in _SHOWN}
-"""In the order of the page, as they come."""
+"""In the order shown on the page, with default settings."""
 
 SAMPLES = 12
-"""Pictures to choose from."""
+"""Number of sample images."""
 
 _loading = threading.Lock()
 
 
 def generator(name: str) -> Generator:
-    """A bundled generator, loaded once; its preconditioner is computed here, not in a race."""
+    """A bundled generator, loaded once; its preconditioner is computed here, so that no race has to."""
     with _loading:
         return _generator(name)
 
@@ -51,7 +51,7 @@ def _generator(name: str) -> Generator:
 
 
 def classifier() -> ConvClassifier:
-    """The bundled classifier of digits, loaded once."""
+    """The bundled digit classifier, loaded once."""
     with _loading:
         return _classifier()
 
@@ -62,8 +62,8 @@ def _classifier() -> ConvClassifier:
 
 
 @cache
-def sample_pictures(name: str) -> Tensor:
-    """Pictures to choose from: test digits that the generator never saw; faces that the generator made itself."""
+def sample_images(name: str) -> Tensor:
+    """Sample images: test digits, which the generator was not trained on, or faces that it generated."""
     if name == "mnist":
         return samples.digits(SAMPLES)[0]
     chosen = generator(name)
@@ -72,7 +72,7 @@ def sample_pictures(name: str) -> Tensor:
 
 
 def sample_code(name: str, number: int) -> str:
-    """The Python expression for a sample picture, given ``G``."""
+    """The Python expression for a sample image, given ``G``."""
     if name == "mnist":
         return f"samples.digits({number + 1})[0][{number}:]"
     return f"G(G.sample_latent(1, seed={number})).detach()"

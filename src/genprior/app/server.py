@@ -1,4 +1,4 @@
-"""Puts the page on a port."""
+"""The web server of the page."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from genprior.app.view.upload import add_upload_route
 
 TITLE = "genprior"
 _SLACK = 2**16
-"""Bytes of a request beside the file in it."""
+"""Bytes of an upload request beyond the file itself."""
 _LARGEST_MESSAGE = 2**21
-"""Bytes of one message from a page; a sketch is the largest."""
+"""Bytes of one message from a page; the largest is a sketch."""
 _CONNECT_SECONDS = 30.0
 """For a browser to open the page's socket."""
 _ANSWER_SECONDS = 15.0
-"""For a browser to answer, or for the server to notice that it has."""
+"""For a browser to answer, and for the server to notice."""
 MOST_PAGES = 256
-"""Open at once; half of them from one address."""
+"""Pages open at once; at most half of them from one address."""
 _TAB_SECONDS = 600.0
-"""After which nicegui forgets a tab; the page keeps nothing there."""
+"""After which nicegui drops the storage of a tab, which the page does not use."""
 _LAST_WAIT = 20.0
 _FAVICON = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32" rx="8" fill="#2e6fd6"/>'
@@ -52,12 +52,12 @@ _FAVICON = (
 def bound_socket(host: str, port: int) -> socket.socket:
     """A socket on this port, or an error that says why there is none."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
+        family, socket_type, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        found = socket.socket(family, kind, protocol)
+        found = socket.socket(family, socket_type, protocol)
     except socket.gaierror as problem:
-        raise ValueError(f"host {host!r} is not known here ({problem.strerror}): give 127.0.0.1 or 0.0.0.0") from None
+        raise ValueError(f"host {host!r} cannot be resolved ({problem.strerror}): give 127.0.0.1 or 0.0.0.0") from None
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)
@@ -71,13 +71,13 @@ def bound_socket(host: str, port: int) -> socket.socket:
 
 
 def make_server(shared: ServerState, announce: Callable[[], object] = lambda: None) -> uvicorn.Server:
-    """The server of the page; ``announce`` is called when it is up. One for each process, as nicegui has it."""
+    """The server; ``announce`` is called when it is up. nicegui allows one per process."""
     outer = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     outer.add_middleware(UploadLimit, most=round(shared.upload_limit * 2**20) + _SLACK)
     outer.add_middleware(Guard, hosts=shared.hosts)
     _add_pages(shared)
 
-    def close() -> None:  # nicegui hands itself to what takes an argument
+    def close() -> None:  # without an argument, because nicegui would pass itself
         shared.close()
 
     ui.run_with(
@@ -94,7 +94,7 @@ def make_server(shared: ServerState, announce: Callable[[], object] = lambda: No
     app.on_shutdown(close)
     app.storage.max_tab_storage_age = _TAB_SECONDS
     drop_forged_events()
-    # nicegui looks for its server among all objects, and torch has deprecated ones that complain when looked at
+    # nicegui searches all objects for its server, and some deprecated objects of torch warn when accessed
     warnings.filterwarnings("ignore", category=FutureWarning, message=".*torch.distributed")
     return uvicorn.Server(
         uvicorn.Config(
@@ -103,13 +103,13 @@ def make_server(shared: ServerState, announce: Callable[[], object] = lambda: No
             http=Connection,
             ws_max_size=_LARGEST_MESSAGE,
             server_header=False,
-            proxy_headers=bool(shared.hosts.allowed),  # without a proxy, who forwards is a forger
+            proxy_headers=bool(shared.hosts.allowed),  # without a proxy, forwarding headers are forged
         )
     )
 
 
 def _add_pages(shared: ServerState) -> None:
-    """The page, the address of its uploads, and nothing else."""
+    """The page and its upload address, nothing else."""
     ui.add_css(STYLE, shared=True)
     add_upload_route()
 
@@ -117,38 +117,38 @@ def _add_pages(shared: ServerState) -> None:
     async def front(client: Client) -> None:
         owner = Owner(network(client.ip), app.storage.browser["id"])
         header()
-        with suppress(ClientConnectionTimeout):  # the page is made for who stays, not for who only asks
+        with suppress(ClientConnectionTimeout):  # build the page only for clients that open its socket
             await client.connected(timeout=_CONNECT_SECONDS)
         if client.has_socket_connection:
             Page(shared, owner, client)
         elif is_open(client):
             client.delete()
 
-    def not_found(request: Request, problem: Exception) -> PlainTextResponse:  # nicegui would make a page for it
+    def not_found(request: Request, problem: Exception) -> PlainTextResponse:  # nicegui would render a page
         return PlainTextResponse("not found\n", status_code=404)
 
     app.add_exception_handler(404, not_found)
 
 
 def _answer_late() -> None:
-    """Allow for a machine that is busy computing: nicegui gives up a socket that does not answer within two seconds."""
+    """Wait longer than nicegui's two seconds for an answer, because the machine may be busy computing."""
     core.sio.eio.ping_timeout = _ANSWER_SECONDS
 
 
 def _check_room(request: Request) -> None:
-    """Refuse a page where too many are open."""
+    """Refuse another page if too many are open."""
     here = network(request.client.host) if request.client is not None else ""
     near = sum(network(client.ip) == here for client in Client.instances.values())
     if near >= MOST_PAGES // 2 or len(Client.instances) >= MOST_PAGES:
-        raise HTTPException(503, "too many pages are open here: close some tabs, or try again in a minute")
+        raise HTTPException(503, "too many pages are open: close some tabs, or try again in a minute")
 
 
 def serve(bound: socket.socket, shared: ServerState, announce: Callable[[], object] = lambda: None) -> None:
-    """Serve until interrupted; then end what still computes, for a process must not end in the middle of it."""
+    """Serve until interrupted, then stop running races: a process must not exit while torch is computing."""
     over = threading.Event()
     warming = threading.Thread(target=_warm, args=(over,), daemon=True)
     warming.start()
-    gc.freeze()  # what is there now stays: Python need not walk through all of torch to find the pages that were closed
+    gc.freeze()  # keeps garbage collection of closed pages fast: it need not scan all of torch
     try:
         make_server(shared, announce).run(sockets=[bound])
     finally:
@@ -158,7 +158,7 @@ def serve(bound: socket.socket, shared: ServerState, announce: Callable[[], obje
 
 
 def _warm(over: threading.Event) -> None:
-    """Load what visitors will need while they look at the page."""
+    """Load the generators in the background."""
     for name in registry.GENERATORS:
         if not over.is_set():
-            registry.sample_pictures(name)
+            registry.sample_images(name)

@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class Phase(Enum):
-    """Where a race stands."""
+    """Phase of a race."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -18,16 +18,16 @@ class Phase(Enum):
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will happen."""
+        """Whether the race has ended."""
         return self not in {Phase.WAITING, Phase.RUNNING}
 
 
 @dataclass(frozen=True)
 class Lane:
-    """One solver's part of the race, as it stands."""
+    """The current state of one solver in the race."""
 
     name: str
-    picture: str = ""
+    image: str = ""
     """The best so far, as the source of an image element."""
     points: tuple[tuple[float, float, float], ...] = ()
     """(seconds, error against the truth, objective) of the best so far."""
@@ -37,13 +37,13 @@ class Lane:
     advice: str = ""
     plan: str = ""
     remark: str = ""
-    """What the damage has to say about the picture."""
+    """Remark of the damage about the recovered image, such as the class a classifier gives it."""
     problem: str = ""
-    """Why this solver cannot run here, if so."""
+    """Why this solver cannot run, if it cannot."""
 
     @property
     def over(self) -> bool:
-        """Whether this solver is done."""
+        """Whether this solver has ended."""
         return self.status not in {"waiting", "running"}
 
     @property
@@ -64,13 +64,13 @@ class Lane:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All that a page shows of a race; ``version`` grows with every change."""
+    """Everything that a page shows of a race; ``version`` grows with every change."""
 
     version: int
     phase: Phase
     lanes: tuple[Lane, ...]
     seen: str = ""
-    """The damaged picture, as the source of an image element."""
+    """The damaged image, as the source of an image element."""
     note: str = ""
     message: str = ""
     """Why the race failed or was stopped, if so."""

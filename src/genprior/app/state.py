@@ -1,4 +1,4 @@
-"""What all visitors of the page share."""
+"""State shared by all visitors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from genprior.app.security.hosts import Hosts
 
 @dataclass(frozen=True)
 class ServerState:
-    """The queue, the limits, the names, and the reader of uploads."""
+    """The queue, the limits, the host names, and the decoder of uploads."""
 
     queue: Queue
     time_limit: float
@@ -19,15 +19,15 @@ class ServerState:
     upload_limit: float
     """Megabytes."""
     hosts: Hosts = field(default_factory=Hosts)
-    """Names the server answers to."""
+    """Accepted host names."""
     decoder: Decoder = field(default_factory=Decoder)
 
     @property
     def patience(self) -> float:
-        """Seconds by the wall's clock after which a race is stopped: the machine may be busy with other things."""
+        """Wall-clock seconds after which a race is stopped, in case the machine is busy."""
         return 4 * self.time_limit + 30
 
     def close(self, wait: float = 0.0) -> None:
-        """Stop everything; wait so many seconds at most until no race runs."""
+        """Stop everything; wait at most ``wait`` seconds for the races to end."""
         self.decoder.close()
         self.queue.close(wait)

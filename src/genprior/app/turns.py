@@ -1,4 +1,4 @@
-"""Taking turns: of several threads one computes at a time, each in its turn."""
+"""A turn lock: of several threads, one computes at a time, in round-robin order."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 
 class TurnLock:
-    """A lock passed on in a circle. The runner that holds it computes; the others wait.
+    """A lock passed round-robin between runners. The runner that holds it computes; the others wait.
 
-    Each runner enters once with :meth:`run`, and inside offers the lock now and then with :meth:`pass_on`.
+    Each runner enters once with :meth:`run` and calls :meth:`pass_on` regularly inside.
     """
 
     def __init__(self, runners: int) -> None:
@@ -20,7 +20,7 @@ class TurnLock:
 
     @contextmanager
     def run(self, runner: int) -> Iterator[None]:
-        """Wait for the first turn; leave the circle at the end, whatever happens."""
+        """Wait for the first turn; leave at the end, even after an error."""
         self._await(runner)
         try:
             yield

@@ -38,7 +38,7 @@ class Command(Protocol):
     """A frozen dataclass whose fields are the options and whose docstring is the help text."""
 
     def run(self) -> None:
-        """Do it."""
+        """Run the command."""
 
 
 COMMANDS: dict[tuple[str, ...], type[Command]] = {
@@ -69,17 +69,17 @@ COMMANDS: dict[tuple[str, ...], type[Command]] = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; give the exit code: 0 only when the job was done."""
+    """Run one command; return the exit code: 0 only on success."""
     words = sys.argv[1:] if arguments is None else arguments
     remember_command(words)
     settle_streams()
     try:
         code = _run(words)
         flush_output()
-    except BrokenPipeError:  # whoever reads our output, such as head, has seen enough
+    except BrokenPipeError:  # the reader of our output, such as head, has closed it
         drop_output()
         return 1
-    except OSError as problem:  # it cannot be written, such as on a full disk
+    except OSError as problem:  # the output cannot be written, for example because the disk is full
         drop_output()
         say_error(str(problem) if problem.filename else f"standard output cannot be written: {problem}")
         return 1
@@ -90,9 +90,11 @@ def _run(words: list[str]) -> int:
     path = next((path for path in COMMANDS if tuple(words[: len(path)]) == path), None)
     if path is None:
         return _overview(words)
-    kind = COMMANDS[path]
-    description = inspect.cleandoc(kind.__doc__ or "")
-    command = tyro.cli(kind, prog=" ".join(("genprior", *path)), description=description, args=words[len(path) :])
+    command_type = COMMANDS[path]
+    description = inspect.cleandoc(command_type.__doc__ or "")
+    command = tyro.cli(
+        command_type, prog=" ".join(("genprior", *path)), description=description, args=words[len(path) :]
+    )
     remember_options(command)
     try:
         command.run()
@@ -102,36 +104,36 @@ def _run(words: list[str]) -> int:
     except BrokenPipeError:
         raise
     except Exception as problem:
-        say_error(as_flags(_told(problem)))
+        say_error(as_flags(_message(problem)))
         return 1
     return 0
 
 
-def _told(problem: Exception) -> str:
-    """In one line; with GENPRIOR_DEBUG=1 after the traceback."""
+def _message(problem: Exception) -> str:
+    """The error in one line; with GENPRIOR_DEBUG=1 also prints the traceback."""
     if os.environ.get("GENPRIOR_DEBUG") == "1":
         traceback.print_exception(problem)
     if isinstance(problem, ValueError | TypeError | OSError | RuntimeError):
         return str(problem)
     words = " ".join(str(problem).split())
-    return f"{type(problem).__name__}{': ' if words else ''}{words} (GENPRIOR_DEBUG=1 shows where it came from)"
+    return f"{type(problem).__name__}{': ' if words else ''}{words} (set GENPRIOR_DEBUG=1 to see the traceback)"
 
 
 def _overview(words: list[str]) -> int:
-    """List the commands: asked for, or because the words name none."""
+    """List the commands, on request or because the words name none."""
     asked = not words or words[0] in {"-h", "--help"}
     helped = asked or words[-1] in {"-h", "--help"}
     if words and words[0] in {"-V", "--version"}:
         Output().print(f"genprior {version('genprior')}", highlight=False)
         return 0
-    named = {path: kind for path, kind in COMMANDS.items() if not asked and path[0] == words[0]}
+    named = {path: command for path, command in COMMANDS.items() if not asked and path[0] == words[0]}
     if not asked and not named:
         say_error(f"there is no command {words[0]!r}")
     console = Output(stderr=not (asked or (named and helped)))
     usage = "usage: genprior COMMAND [options]      genprior COMMAND --help shows options and an example\n"
     console.print(Text(usage), soft_wrap=True)
     table = Table(box=None, show_header=False, padding=(0, 2))
-    for path, kind in (named or COMMANDS).items():
-        table.add_row(" ".join(path), (kind.__doc__ or "").strip().splitlines()[0])
+    for path, command in (named or COMMANDS).items():
+        table.add_row(" ".join(path), (command.__doc__ or "").strip().splitlines()[0])
     console.print(table)
     return 0 if asked or (named and helped) else 2

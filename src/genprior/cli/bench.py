@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class Overhead(Machine):
     """Time an iteration of exact ADMM against one bare forward and backward pass of the same generator.
 
-    Interleaved, medians. The ratio of the DCGAN-size generator is the headline; the small MLP shows the bookkeeping. Where
-    a generator has large linear layers, the passes of a run are faster than the bare module's; the ratio to those is told too.
+    Measurements are interleaved; medians are reported. The main result is the ratio for the generator of DCGAN size; the small
+    MLP shows the cost of bookkeeping.
 
     Example:
         genprior bench overhead --json
@@ -33,7 +33,7 @@ class Overhead(Machine):
     """Seed of weights, measurements and starts."""
 
     def run(self) -> None:
-        """Do it."""
+        """Run the command."""
         from genprior.lab.overhead import overhead_cases  # noqa: PLC0415
 
         self.settle()
@@ -42,7 +42,7 @@ class Overhead(Machine):
         if self.json:
             print_json({"ratio": cases[0].ratio, "cases": [dataclasses.asdict(case) for case in cases]})
             return
-        table = Table(title="one iteration of exact ADMM over one bare forward + backward")
+        table = Table(title="one iteration of exact ADMM relative to one bare forward + backward pass")
         for name in ("generator", "bare ms", "iteration ms", "ratio", "quartiles", "passes"):
             table.add_column(name, justify="right")
         for case in cases:
@@ -59,9 +59,9 @@ class Overhead(Machine):
 
 @dataclass(frozen=True)
 class BenchTraining:
-    """Time a step of the MNIST training, from the plainest way to the default one, one change at a time.
+    """Time a step of the MNIST training, from the simplest variant to the default one, one change at a time.
 
-    Interleaved, medians.
+    Measurements are interleaved; medians are reported.
 
     Example:
         genprior bench training
@@ -72,12 +72,12 @@ class BenchTraining:
     width: int = 64
     """Width of the generator."""
     threads: int | None = None
-    """Threads of all variants but the first, which has one; torch's own choice by default."""
+    """Threads for all variants except the first, which uses one; by default torch chooses."""
     json: bool = False
     """Print one JSON document instead of the table."""
 
     def run(self) -> None:
-        """Do it."""
+        """Run the command."""
         from genprior.lab.throughput import measure_throughput  # noqa: PLC0415
 
         with Bar("measuring", None, visible=False if self.json else None):
@@ -85,8 +85,8 @@ class BenchTraining:
         if self.json:
             print_json({"variants": [dataclasses.asdict(one) for one in found]})
             return
-        table = Table(title="one generator step of WGAN-GP on 28 x 28 pictures, with its critic steps")
-        for name in ("variant", "seconds", "pictures/s", "speed-up"):
+        table = Table(title="one generator step of WGAN-GP on 28 x 28 images, with its critic steps")
+        for name in ("variant", "seconds", "images/s", "speed-up"):
             table.add_column(name, justify="left" if name == "variant" else "right")
         for one in found:
             cells = f"{one.step_seconds:.3f}", f"{one.pictures_per_second:.0f}", f"{one.speedup:.2f}"
@@ -98,7 +98,7 @@ class BenchTraining:
 class Scaling(Machine):
     """Time and memory of an iteration as the batch, the latent and the signal grow.
 
-    Interleaved, medians; takes some minutes.
+    Measurements are interleaved; medians are reported. Takes some minutes.
 
     Example:
         genprior bench scaling --threads 2
@@ -107,10 +107,10 @@ class Scaling(Machine):
     repeats: int = 3
     """Interleaved repeats."""
     quick: bool = False
-    """Three sizes of each: to see that it works."""
+    """Only three sizes each, to see that it works."""
 
     def run(self) -> None:
-        """Do it."""
+        """Run the command."""
         from genprior.lab import scaling  # noqa: PLC0415
 
         self.settle()
@@ -132,7 +132,7 @@ class Scaling(Machine):
 
 
 def _scaling_table(name: str, points: list[Point]) -> Table:
-    table = Table(title=f"milliseconds of an iteration, and kilobytes kept per item, by {name}")
+    table = Table(title=f"milliseconds per iteration and kilobytes of state per item, by {name}")
     for column in (name, "bare pass", *(f"{solver}" for solver in points[0].step_seconds)):
         table.add_column(column, justify="right")
     for point in points:

@@ -20,9 +20,9 @@ _STAGES = 11
 
 @dataclass(frozen=True, kw_only=True)
 class Certify(Machine, Prior):
-    """Examine a generator: its constants on a ball, Proposition 1, and whether Theorem 1 guarantees anything.
+    """Examine a generator: its constants on a ball, Proposition 1, and whether Theorem 1 applies.
 
-    Every figure says whether it is proved or sampled. The exit code is 0 when the examination was done, whatever it found.
+    Every number is marked as proved or sampled. The exit code is 0 if the examination ran, whatever its result.
 
     Example:
         genprior certify --generator mnist --operator gaussian --m 392 --radius 10 --out certificate
@@ -30,15 +30,15 @@ class Certify(Machine, Prior):
     """
 
     operator: str | None = None
-    """What is measured, as in genprior recover (gaussian:m=392, downsample:4, ...); by default the whole signal."""
+    """The measurement operator, as in genprior recover (gaussian:m=392, downsample:4, ...); by default the identity."""
     m: int | None = None
     """Number of measurements, for an operator given by its name alone."""
     radius: float | None = None
-    """Radius of the ball of latents; by default that of the generator's law, or 10."""
+    """Radius of the ball of latents; by default that of the generator's latent distribution, or 10."""
     points: int | None = None
     """Random points at which all singular values of the Jacobian are computed; 16, or 6 for large generators."""
     moves: int | None = None
-    """Steps by which some of them are moved to the worst; 8, or 4 for large generators."""
+    """Steps that move some of these points towards the worst case; 8, or 4 for large generators."""
     steps: int = 200
     """Iterations of the run whose rate is measured."""
     out: Path | None = None
@@ -49,7 +49,7 @@ class Certify(Machine, Prior):
     """Print one JSON document instead of the page."""
 
     def run(self) -> None:
-        """Do it."""
+        """Run the command."""
         from genprior._files import make_folder, write_text  # noqa: PLC0415
         from genprior.theory.certificate_page import examination_numbers, show_examination, write_page  # noqa: PLC0415
         from genprior.theory.examination import examine  # noqa: PLC0415
@@ -95,7 +95,7 @@ class Certify(Machine, Prior):
             raise ValueError(f"m is {self.m}, but no operator was given: add --operator gaussian")
         if ":" in self.operator:
             raise ValueError(
-                f"operator {self.operator!r} has options of its own: write m into it, or give its name and --m"
+                f"operator {self.operator!r} already has options: write m into it, or give only its name and --m"
             )
         return f"{self.operator}:m={self.m}"
 

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from genprior.jobs.check import Inspection
 
 _EVERY = 10.0
-"""Seconds between two lines of progress where there is no terminal."""
+"""Seconds between two lines of progress if there is no terminal."""
 _LEAST = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check(Machine, Prior):
-    """Check a generator of your own: what is wrong and how to fix it, its conditioning and speed, a command to begin with.
+    """Check your own generator: errors and how to fix them, conditioning, speed, a first command.
 
     Example:
         genprior check my_model.py:build --weights weights.safetensors
@@ -37,14 +37,14 @@ class Check(Machine, Prior):
     generator: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="GENERATOR")]
     """my_model.py:build (a function that returns the module), a TorchScript file, a bundled name."""
     out: Path | None = None
-    """Folder for what the generator makes: samples/ (pictures, or an array where they are none) and samples.png."""
+    """Folder for samples of the generator: samples/ (images, or an array for other signals) and samples.png."""
     time: float = 60.0
-    """Time limit in seconds: where the generator is slow, checks look at less, or are reported as not run."""
+    """Time limit in seconds: for a slow generator, checks examine less or are reported as not run."""
     seed: int = 0
-    """Seed of the latents looked at."""
+    """Seed of the latents."""
 
     def run(self) -> None:
-        """Do it."""
+        """Run the command."""
         from genprior.jobs.check import STAGES, inspect_generator, write_samples  # noqa: PLC0415 - slow to import
 
         self.settle()
@@ -70,7 +70,7 @@ class Check(Machine, Prior):
             _say(found, sheet)
         failures = found.report.failures
         if failures:
-            raise ValueError(f"{len(failures)} of {len(found.report.findings)} laws fail: {failures[0].law}")
+            raise ValueError(f"{len(failures)} of {len(found.report.findings)} checks fail: {failures[0].law}")
 
 
 def _passes(speed: dict[str, float]) -> str:
@@ -80,10 +80,10 @@ def _passes(speed: dict[str, float]) -> str:
         "forward_16": "16 items {} forward",
         "both_16": "16 items {} forward and backward",
     }
-    told = "; ".join(text.format(f"{speed[name]:.3g}") for name, text in words.items() if name in speed)
-    if not told:
+    done = "; ".join(text.format(f"{speed[name]:.3g}") for name, text in words.items() if name in speed)
+    if not done:
         return "not run: no time is left"
-    return told if len(speed) == len(words) else f"{told}; the others not run: no time is left"
+    return done if len(speed) == len(words) else f"{done}; the others not run: no time is left"
 
 
 def _say(found: Inspection, sheet: Path | None) -> None:

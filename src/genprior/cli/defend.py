@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Defend(Machine, Prior):
-    """Classify pictures that may be attacked: replace each by the nearest one of a generator, then ask the classifier.
+    """Classify images that may be attacked: replace each by the nearest image of a generator, then classify it.
 
-    Writes defended/ in the layout of the input, result.json with the class of every picture before and after, report.html.
-    No proven defence: an attacker who knows the generator can get around it.
+    Writes defended/ in the layout of the input, result.json with the class of every image before and after, report.html.
+    This is not a proven defence: an attacker who knows the generator can defeat it.
 
     Example:
         genprior defend attacked/ --classifier mnist --generator mnist --out defended
@@ -33,27 +33,27 @@ class Defend(Machine, Prior):
     """
 
     inputs: Annotated[tuple[Path, ...], tyro.conf.Positional, INPUT]
-    """Pictures (.png, .jpg, ...), arrays (.npy, .npz, .safetensors, .h5), or folders of them."""
+    """Images (.png, .jpg, ...), arrays (.npy, .npz, .safetensors, .h5), or folders of them."""
     out: Path
     """Folder for defended/, result.json and report.html."""
     classifier: str = "mnist"
-    """A bundled name, a file of genprior train classifier, my_model.py:build, a TorchScript file."""
+    """A bundled name, a file written by genprior train classifier, my_model.py:build, or a TorchScript file."""
     classifier_weights: Path | None = None
     """Weights for my_model.py:build: .safetensors, or .pt with a state dictionary."""
     labels: Path | None = None
-    """A .npy file with the true class of every picture: accuracies are told then."""
+    """A .npy file with the true class of every image; accuracies are then reported."""
     norm: Literal["linf", "l2"] = "linf"
-    """In which the nearest picture is meant: linf bounds most attacks."""
+    """Norm that defines the nearest image; most attacks are bounded in linf."""
     solver: Literal["admm", "auto", "adam", "gd"] = "admm"
-    """admm: exact w steps, Adam's z steps."""
+    """Solver of the projection; admm has exact w steps and takes z steps with Adam."""
     steps: int = 300
     """Iterations."""
     restarts: int = 4
-    """Starts per picture; the worse ones are given up early."""
+    """Starts per image; the worse ones are dropped early."""
     batch_size: int = 100
-    """Pictures projected side by side: bounds the memory."""
+    """Images projected at once; limits the memory."""
     resize: bool = False
-    """Cut and scale pictures of another size."""
+    """Crop and scale images of another size."""
     skip: bool = False
     """Leave out files that cannot be used, instead of refusing to start."""
     seed: int = 0
@@ -62,7 +62,7 @@ class Defend(Machine, Prior):
     """Print result.json instead of a summary."""
 
     def run(self) -> None:
-        """Do it."""
+        """Run the command."""
         from genprior.defence.projection import Projection, named_solver  # noqa: PLC0415
         from genprior.jobs.defence_page import write_defence  # noqa: PLC0415
         from genprior.jobs.defend import defend_files, document  # noqa: PLC0415
@@ -107,7 +107,7 @@ class Defend(Machine, Prior):
         found: list[str] = []
         diverged = record.numbers["diverged"]
         if record.unreadable and not (self.skip and record.items):
-            skipped = "; --skip accepts that" if record.items else ""
+            skipped = "; add --skip to leave them out" if record.items else ""
             reason = record.unreadable[0]["problem"]
             found.append(f"{len(record.unreadable)} of {record.total} items could not be read ({reason}){skipped}")
         if diverged:

@@ -17,7 +17,7 @@ from genprior.cli.speech import Output, print_json
 class Demo(Machine):
     """Recover handwritten digits from half as many random measurements as pixels, with six solvers in equal time.
 
-    Prints a table, writes one self-contained HTML page. Needs no download.
+    Prints a table and writes one self-contained HTML page. Needs no download.
 
     Example:
         genprior demo --out demo
@@ -32,14 +32,14 @@ class Demo(Machine):
     time: float = 6.0
     """Seconds per solver."""
     restarts: int = 1
-    """Starts per digit; the worst are given up early."""
+    """Starts per digit; the worse ones are dropped early."""
     truth: Literal["test", "range"] = "test"
-    """Real test digits, or digits that the generator made itself."""
+    """test: real test digits; range: digits that the generator made itself."""
     seed: int = 0
     """Seed of measurements and starts."""
 
     def run(self) -> None:
-        """Do it."""
+        """Run the command."""
         from genprior import _validate  # noqa: PLC0415 - slow to import, as the rest here
         from genprior._files import make_folder  # noqa: PLC0415
         from genprior.lab.demo import run_demo  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Flags: what the library calls an argument, a command calls an option. The library writes arguments in backticks."""
+"""Turns argument names in texts of the library, which are in backticks, into flags of the command."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from genprior.assessment import Words
 
 _OTHER_NAMES = {"signal_range": "range", "allowed": "allow_host"}
-"""Options whose name in the library is another one."""
+"""Arguments whose option has another name."""
 _ARGUMENT = re.compile(r"`(\w+)(?:=([^`]*))?`")
 _options: ContextVar[frozenset[str]] = ContextVar("options", default=frozenset())
 
 
 def remember_options(command: object) -> None:
-    """Note which options the command has that was typed."""
+    """Store the options of the running command."""
     _options.set(frozenset(_options_of(command)))
 
 
@@ -25,7 +25,7 @@ def as_flags(text: str) -> str:
     """A text of the library for the user of the command.
 
     ``batch_size must be ...`` becomes ``--batch-size must be ...``; ``latent_shape=(100, 1)``, in backticks, becomes
-    ``--latent-shape 100 1``, and ``skip=True`` becomes ``--skip``; what is no option of the command stays as it is.
+    ``--latent-shape 100 1``, and ``skip=True`` becomes ``--skip``; anything that is not an option of the command is unchanged.
     """
     name, _, rest = text.partition(" ")
     if rest.startswith("must ") and (flag := _flag(name)):
@@ -34,7 +34,7 @@ def as_flags(text: str) -> str:
 
 
 def words_of_recover() -> Words:
-    """What advice calls the options of ``genprior recover``."""
+    """Names of the options of ``genprior recover``, for advice."""
     from genprior.assessment import Words  # noqa: PLC0415 - slow to import
 
     return Words(

@@ -1,4 +1,4 @@
-"""Options that say where a command works, the same for all commands that have them."""
+"""Options for device, threads and output that many commands share."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from genprior.cli.speech import check_device
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """Where long work is done, and how it speaks."""
+    """Device, threads and output format."""
 
     device: str = "cpu"
     """Device for torch, for example cpu, cuda or mps."""
     threads: int | None = None
-    """Threads for torch; its own choice by default."""
+    """Threads for torch; by default torch chooses."""
     json: bool = False
     """Print one JSON document and nothing else."""
 

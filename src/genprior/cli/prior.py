@@ -1,4 +1,4 @@
-"""Options that say which generator a command works with, the same for all commands that take one of a person's own."""
+"""Options for the generator, shared by all commands that accept a user's own."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ INPUT = tyro.conf.arg(metavar="INPUT...", help_behavior_hint="(required)")
 
 @dataclass(frozen=True, kw_only=True)
 class Prior:
-    """The generator, and what is to be told about it."""
+    """The generator and facts about it that cannot be detected."""
 
     generator: str = "mnist"
-    """A bundled name, a file of genprior train, my_model.py:build, a TorchScript file."""
+    """A bundled name, a file written by genprior train, my_model.py:build, or a TorchScript file."""
     weights: Path | None = None
     """Weights for my_model.py:build: .safetensors, or .pt with a state dictionary (several: ck.pt:g_ema)."""
     latent_shape: tuple[int, ...] | None = None
-    """Shape of one latent, where it is not found out: 100, or 100 1 1."""
+    """Shape of one latent, if it is not detected: 100, or 100 1 1."""
     range: tuple[float, float] | Literal["keep"] | None = None
-    """Range of the generator's own values, where it is not recognised: -1 1; files are then in [0, 1]. keep: as they are."""
+    """Range of the module's values, if it is not detected, such as -1 1; files are then in [0, 1]. keep: do not rescale."""
     label: int | None = None
     """Class, for a conditional generator."""
 

@@ -14,9 +14,10 @@ from genprior.cli.speech import Output, print_json
 
 @dataclass(frozen=True)
 class BenchRace(Machine):
-    """Race eight solvers on eight problems; the baselines are tuned by grid for each, ours run as they come.
+    """Race eight solvers on eight problems; baselines are tuned on a grid for each problem, ours use their defaults.
 
-    Same starts for all, in turns, medians over the rounds. Takes about half an hour, --quick less than three minutes.
+    All solvers have the same starts and take turns; medians over the rounds are reported. Takes about half an hour, or
+    less than three minutes with --quick.
 
     Example:
         genprior bench race --out race
@@ -28,14 +29,14 @@ class BenchRace(Machine):
     repeats: int = 2
     """Rounds."""
     quick: bool = False
-    """Few pictures, little time, few settings: to see that it works, not to compare."""
+    """Few images, little time, few settings: only to see that it works, not to compare."""
     out: Path | None = None
     """Folder for race.json and race.png."""
     seed: int = 0
-    """Seed of pictures, noise and starts."""
+    """Seed of images, noise and starts."""
 
     def run(self) -> None:
-        """Do it."""
+        """Run the command."""
         from genprior._files import make_folder, write_text  # noqa: PLC0415
         from genprior.cli.speech import as_json  # noqa: PLC0415
         from genprior.lab.race import run_race  # noqa: PLC0415

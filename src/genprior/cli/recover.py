@@ -28,36 +28,36 @@ class Common(Machine, Prior):
     """Options of both commands."""
 
     inputs: Annotated[tuple[Path, ...], tyro.conf.Positional, INPUT]
-    """Pictures (.png, .jpg, ...), arrays (.npy, .npz, .safetensors, .h5; one of several: scans.npz:images), or folders."""
+    """Images (.png, .jpg, ...), arrays (.npy, .npz, .safetensors, .h5; one array of a file: scans.npz:images), or folders."""
     out: Path
-    """Folder for recovered/, result.json and report.html. The same command with the same folder goes on."""
+    """Folder for recovered/, result.json and report.html. The same command with the same folder resumes the job."""
     labels: Path | None = None
     """A .npy file with one class per item, for a conditional generator."""
     loss: Literal["l2", "l1", "linf"] = "l2"
-    """l2; l1 for salt and pepper, linf for bounded noise (both for whole pictures)."""
+    """l2 by default; l1 for salt-and-pepper noise, linf for bounded noise (both only for whole images)."""
     box: tuple[float, float] | None = None
-    """Keep the signal's values between these, with loss l2: 0 1."""
+    """Bounds on the signal's values, for example 0 1; only with loss l2."""
     latent_ball: float | None = None
-    """Keep the latent within this distance of zero."""
+    """Largest norm of the latent."""
     solver: str = "auto"
     """auto, exact-admm, linearized-admm, quasi-newton, levenberg-marquardt, lbfgs, adam, gradient-descent,
-    projected-gradient. All with default steps; those of the two ADMMs are not the paper's, which Python has."""
+    projected-gradient. All with default steps. The paper's step sizes of the two ADMM solvers are available in Python only."""
     restarts: int = 1
-    """Starts per item; the worse ones are given up early."""
+    """Starts per item; the worse ones are dropped early."""
     time: float | None = None
     """Seconds of computing for the whole job."""
     steps: int | None = None
-    """Most steps of every batch; 1000 where no time is given either."""
+    """Largest number of steps per batch; 1000 if no time is given either."""
     patience: int | None = None
-    """Steps without progress after which an item stops; 100 or 200, by the solver."""
+    """Steps without progress after which an item stops; by default 100 or 200, depending on the solver."""
     batch_size: int = 64
-    """Items solved side by side: bounds the memory."""
+    """Items solved at once; limits the memory."""
     simulate: bool = False
-    """Inputs are undamaged: damage them first, and tell the true error."""
+    """Inputs are undamaged: simulate their measurements, and report the true error."""
     noise: float = 0.0
-    """Standard deviation of the noise in a simulation."""
+    """Standard deviation of the simulated noise."""
     resize: bool = False
-    """Cut and scale pictures of another size."""
+    """Crop and scale images of another size."""
     skip: bool = False
     """Leave out files that cannot be used, instead of refusing to start."""
     seed: int = 0
@@ -76,7 +76,7 @@ class Common(Machine, Prior):
         return Recovery(inputs=inputs, source=self.source(self.labels), **shared | {"operator": operator})
 
     def carry_out(self, operator: str) -> None:
-        """Do the job, show how far it is, say what came out."""
+        """Run the job, show its progress, print a summary."""
         from genprior.jobs.ledger import begun  # noqa: PLC0415 - slow to import
         from genprior.jobs.recover import recover  # noqa: PLC0415
 
@@ -87,7 +87,7 @@ class Common(Machine, Prior):
                 outcome = recover(job, bar.show, words=words_of_recover())
         except (KeyboardInterrupt, OSError):
             if begun(self.out):
-                say_error(f"what is done is kept in {self.out}: the same command goes on from there")
+                say_error(f"finished batches are kept in {self.out}: the same command resumes the job")
             raise
         if self.json:
             with outcome.result.open(encoding="utf-8") as file:
@@ -100,9 +100,9 @@ class Common(Machine, Prior):
 
 @dataclass(frozen=True, kw_only=True)
 class Recover(Common):
-    """Recover pictures or signals from measurements, with a generator as the prior.
+    """Recover images or signals from measurements, with a generator as the prior.
 
-    Writes recovered/ in the layout of the input, result.json with the fate of every item, report.html with pictures.
+    Writes recovered/ in the layout of the input, result.json with the outcome of every item, report.html with images.
 
     Example:
         genprior recover pictures/ --generator mnist --operator gaussian:m=392,seed=0 --simulate --out recovered
@@ -116,13 +116,13 @@ class Recover(Common):
     """
 
     def run(self) -> None:
-        """Do it."""
+        """Run the command."""
         self.carry_out(self.operator)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Denoise(Common):
-    """Remove noise from pictures: the nearest ones that the generator can make, in the norm that fits the noise.
+    """Remove noise from images: find the nearest images that the generator can make, in the norm that fits the noise.
 
     Example:
         genprior denoise noisy/ --generator mnist --loss linf --out clean
@@ -130,7 +130,7 @@ class Denoise(Common):
     """
 
     def run(self) -> None:
-        """Do it."""
+        """Run the command."""
         self.carry_out("identity")
 
 
@@ -140,17 +140,17 @@ def _failures(outcome: Outcome, skip: bool) -> list[str]:
     found = []
     if unread and (not skip or unread == outcome.total):
         others = ", all others are recovered" if 0 < outcome.recovered == outcome.total - unread else ""
-        skipped = "; --skip accepts that" if unread < outcome.total else ""
+        skipped = "; add --skip to leave them out" if unread < outcome.total else ""
         found.append(f"{unread} of {outcome.total} items could not be read{others} ({outcome.unread}){skipped}")
     if outcome.not_begun:
         found.append(
-            f"no time was left for {outcome.not_begun} of {outcome.total} items: allow more --time, another --out"
+            f"no time was left for {outcome.not_begun} of {outcome.total} items: give more --time and another --out"
         )
     if outcome.lost:
         named = ", ".join(str(item["name"]) for item in outcome.first if item["attention"] == "lost")
         found.append(
             f"{outcome.lost} of {outcome.total} items are lost ({named}): they fit far worse than the others, or "
-            "explain less than half of the data; try --restarts 8, into another --out"
+            "explain less than half of the data; try --restarts 8 and another --out"
         )
     if diverged:
         found.append(f"{diverged} of {outcome.total} items diverged: run genprior check on the generator")
@@ -168,7 +168,7 @@ def _say(outcome: Outcome, job: Recovery) -> None:
         grave = [item for item in outcome.first if item["attention"] is not None]
         lines += [(str(item["name"]), str(item["advice"])) for item in grave[:_NAMED]]
     if outcome.outside:
-        lines.append(("latents", f"{outcome.outside} lie outside of the generator's latent distribution"))
+        lines.append(("latents", f"{outcome.outside} lie outside the generator's latent distribution"))
     if numbers["median_residual"] is not None:
         lines.append(("median residual", f"{numbers['median_residual']:.3g}"))
     if numbers["median_error"] is not None:

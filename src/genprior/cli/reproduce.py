@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class _Reproduce(Machine):
-    """What all ``genprior reproduce ...`` commands do alike."""
+    """Options of all ``genprior reproduce ...`` commands."""
 
     experiments: ClassVar[tuple[str, ...]] = ()
 
     out: Path
-    """Folder for results.json, index.html, reproduction.md, figures, traces. Give it again to go on where a run stopped."""
+    """Folder for results.json, index.html, reproduction.md, figures, traces. Give it again to resume a run."""
     quick: bool = False
-    """Few pictures and iterations, under five minutes: to see that it works, not to judge."""
+    """Few images and iterations, under five minutes: only to see that it works, not to judge the claims."""
     faces: Path | None = None
-    """Your own folder, tar or zip of face pictures, for a table on real faces; none of them is shown."""
+    """Your own folder, tar or zip of face images, for a table on real faces; none of them is shown."""
     seed: int = 0
-    """Seed of pictures, noise, measurements and starts."""
+    """Seed of images, noise, measurements and starts."""
 
     def run(self) -> None:
-        """Do it."""
+        """Run the command."""
         from genprior._files import make_folder, write_text  # noqa: PLC0415
         from genprior.lab.reports.reproduction import claim_row, write_report  # noqa: PLC0415
         from genprior.lab.reproduce import EXPERIMENTS, reproduce  # noqa: PLC0415
@@ -71,9 +71,8 @@ class _Reproduce(Machine):
 class ReproduceAll(_Reproduce):
     """Reproduce all of the paper's experiments, and judge each of its claims by the numbers.
 
-    One folder with results.json, a self-contained page, figures, traces. Killed and started again with the same words it
-    redoes nothing that was finished. The digits of the defence are downloaded once, at the start
-    (not with --quick).
+    Writes results.json, a self-contained page, figures and traces. If it is killed, the same command resumes it without
+    repeating finished work. The digits of the defence are downloaded once, at the start (not with --quick).
 
     Example:
         genprior reproduce all --out reproduction
@@ -83,7 +82,7 @@ class ReproduceAll(_Reproduce):
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceSensing(_Reproduce):
-    """Reproduce compressive sensing: objective and error against time and passes, digits and faces, real digits apart.
+    """Reproduce compressive sensing: objective and error against time and passes, digits, faces, real digits.
 
     Example:
         genprior reproduce compressive-sensing --out reproduction
@@ -94,7 +93,7 @@ class ReproduceSensing(_Reproduce):
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceDenoising(_Reproduce):
-    """Reproduce denoising in the l_inf norm (and l1 and l2): the error at each iteration, with the duals watched.
+    """Reproduce denoising in the l_inf norm (and l1 and l2): the error at each iteration, and the size of the duals.
 
     Example:
         genprior reproduce linf-denoising --out reproduction
@@ -127,7 +126,7 @@ class ReproduceTuning(_Reproduce):
 
 @dataclass(frozen=True, kw_only=True)
 class ReproducePlateau(_Reproduce):
-    """See the theory in practice: plateaus against the penalty, rates against the conditioning of G, three dual rules.
+    """Test the theory: plateaus against the penalty, rates against the conditioning of G, three dual rules.
 
     Example:
         genprior reproduce plateau --out reproduction
@@ -137,6 +136,6 @@ class ReproducePlateau(_Reproduce):
 
 
 def _standing(at: Standing) -> str:
-    """The part that begins, and the time left."""
+    """The part that is starting, and the time left."""
     left = "" if at.seconds_left is None else f", about {duration(at.seconds_left)} left"
     return f"part {at.number}/{at.count}: {at.part}{left}"

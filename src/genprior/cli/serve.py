@@ -18,31 +18,31 @@ from genprior.cli.speech import print_json
 class Serve:
     """A web page on which to damage an image and watch solvers recover it.
 
-    Draw a digit, choose a sample or upload an image; choose the damage and the solvers; take the result, the command
-    and a Python script home. Works without a network.
+    Draw a digit, choose a sample or upload an image; choose the damage and the solvers; download the result, the command
+    and a Python script. Works without an internet connection.
 
     Example:
         genprior serve --port 8080
     """
 
     host: str = "127.0.0.1"
-    """Address to listen on. 0.0.0.0 lets everybody on the network in, without login and encryption."""
+    """Address to listen on. 0.0.0.0 opens the page to everyone on the network, without login or encryption."""
     port: int = 8080
     """Port to listen on."""
     jobs: int = 2
     """Races that run at once; the others wait in a queue."""
     time_limit: float = 30.0
-    """Seconds of computing for one race, shared by its solvers."""
+    """Seconds of computing per race, shared by its solvers."""
     upload_limit: float = 5.0
-    """Megabytes of an uploaded image."""
+    """Largest size of an uploaded image, in megabytes."""
     allow_host: tuple[str, ...] = ()
-    """More names under which browsers may reach the page, such as that of a web server in front of it:
+    """More host names under which browsers may reach the page, such as that of a reverse proxy:
     --allow-host demo.example.org. Requests for other names, and from other sites, are refused."""
     json: bool = False
     """Print one JSON document with the address instead of a sentence."""
 
     def run(self) -> None:
-        """Do it, until interrupted."""
+        """Serve until interrupted."""
         if importlib.util.find_spec("nicegui") is None:
             raise RuntimeError(
                 "the web page needs nicegui, which is not installed: pip install 'genprior[app]', or '.[app]' in a copy of "
@@ -73,8 +73,8 @@ class Serve:
 
     def _warn(self) -> None:
         words = (
-            f"anybody who can reach port {self.port} of this machine can use the page: it has no login and no encryption. "
-            f"To keep it to this machine, leave out --host. To let others in, have them use a tunnel (ssh -L {self.port}:"
+            f"anyone who can reach port {self.port} of this machine can use the page: it has no login and no encryption. "
+            f"To keep it on this machine, leave out --host. To give others access, let them use a tunnel (ssh -L {self.port}:"
             f"localhost:{self.port} USER@MACHINE), or put a web server with login and TLS in front of it (--allow-host NAME)."
         )
         Console(stderr=True).print(Text.assemble(("warning: ", "bold yellow"), words), soft_wrap=True)
@@ -90,7 +90,7 @@ class Serve:
 
 
 def _share_cores(jobs: int) -> None:
-    """Races side by side are faster with threads of their own than with all cores for each."""
+    """Split the cores between races that run at once, which is faster than all cores for each."""
     import torch  # noqa: PLC0415 - slow to import
 
     torch.set_num_threads(max(1, torch.get_num_threads() // jobs))

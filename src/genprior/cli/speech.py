@@ -1,4 +1,4 @@
-"""What commands print: errors, tables, JSON."""
+"""Output of commands: errors, tables, JSON."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from genprior._files import writing
 from genprior.cli.flags import as_flags
 
 _OUTPUT = Path("standard output")
-"""As errors name it."""
+"""Its name in errors."""
 _words: ContextVar[tuple[str, ...]] = ContextVar("words", default=())
 
 
 def remember_command(words: list[str]) -> None:
-    """Note what was typed, for reports and cards."""
+    """Store the command line, for reports and model cards."""
     _words.set(tuple(words))
 
 
 def typed_command() -> str:
-    """What was typed, as one would type it again."""
+    """The command line, quoted for a shell."""
     return shlex.join(["genprior", *_words.get()])
 
 
 def settle_streams() -> None:
-    """Make the streams of the process safe to use, whatever it was started with.
+    """Make the standard streams safe to use.
 
-    Where one is closed (``>&-``) the next file that is opened would take its number, and get what a library prints. Names
-    of files may hold bytes that are no text: these are shown escaped, as the error stream does.
+    If one is closed (``>&-``), the next file that is opened would take its descriptor and receive what libraries print. File
+    names may contain bytes that are not text: these are printed escaped, as on the error stream.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     if sys.stdout is None:
@@ -54,13 +54,13 @@ def settle_streams() -> None:
 
 
 def flush_output() -> None:
-    """Hand over what was printed: what goes wrong with that is found out now, not when Python ends."""
+    """Flush the output, so that errors appear now and not when Python exits."""
     with writing(_OUTPUT):
         sys.stdout.flush()
 
 
 def drop_output() -> None:
-    """Nobody reads what was printed: let Python end without trying again."""
+    """Discard unread output, so that Python exits without trying to write it again."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -68,10 +68,10 @@ def drop_output() -> None:
 
 
 class Output(Console):
-    """The output stream; where it is closed nothing is shown."""
+    """The output stream; prints nothing if it is closed."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Errors, such as a full disk, say that it is about this stream."""
+        """Print; errors, such as a full disk, name this stream."""
         with writing(_OUTPUT):
             super().print(*objects, **options)
 
@@ -82,7 +82,7 @@ def say_error(message: str) -> None:
 
 
 def check_device(device: str) -> None:
-    """Refuse a device that torch does not know or does not have here; it answers with errors of several kinds."""
+    """Refuse a device that torch does not know or that is missing; torch raises errors of several types."""
     import torch  # noqa: PLC0415 - slow to import
 
     try:
@@ -90,7 +90,7 @@ def check_device(device: str) -> None:
     except Exception as problem:
         reason = str(problem).partition("\n")[0].partition(". ")[0]
         raise ValueError(
-            f"device {device!r} cannot be used here ({reason}): give cpu, or another one that is there"
+            f"device {device!r} cannot be used here ({reason}): give cpu or another available device"
         ) from None
 
 
@@ -105,18 +105,16 @@ def print_json(document: object) -> None:
 
 
 def print_text(parts: Iterable[str]) -> None:
-    """Text on the output stream, which was asked for: it is an error where that is closed."""
-    if (
-        getattr(sys.stdout, "name", "") == os.devnull
-    ):  # see settle_streams; a stream that was redirected has another name
-        raise OSError("standard output is closed, so that the JSON document cannot be printed: leave out --json")
+    """Print requested text on the output stream; a closed stream is an error."""
+    if getattr(sys.stdout, "name", "") == os.devnull:  # see settle_streams; a redirected stream has another name
+        raise OSError("standard output is closed, so the JSON document cannot be printed: leave out --json")
     with writing(_OUTPUT):
         for part in parts:
             sys.stdout.write(part)
 
 
 def _plain(value: object) -> object:
-    """Without NaN and infinity, which JSON does not have: null in their place; arguments as flags."""
+    """Replace NaN and infinity, which JSON does not have, by null, and argument names by flags."""
     if isinstance(value, str):
         return as_flags(value)
     if isinstance(value, dict):

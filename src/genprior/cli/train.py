@@ -26,14 +26,14 @@ from genprior.training.task import Devices
 from genprior.training.wgan import WganSettings
 
 _DIGITS = (1, 28, 28)
-"""Pictures of MNIST and Fashion-MNIST."""
+"""Images of MNIST and Fashion-MNIST."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainMnist(GeneratorTraining):
     """Train a generator of MNIST digits as a Wasserstein GAN with gradient penalty.
 
-    The data are looked for in the cache, then fetched.
+    The data are taken from the cache, or downloaded.
 
     Example:
         genprior train mnist --out runs/mnist --width 64 --steps 8000
@@ -43,7 +43,7 @@ class TrainMnist(GeneratorTraining):
     """Folder with the four IDX files, raw or gzipped, instead of the cache."""
 
     def run(self) -> None:
-        """Do it."""
+        """Run the command."""
         devices = self.prepare()
         test = data.mnist("test", self.data)
         self.train(devices, data.mnist("train", self.data), _measure(test, 100, judged=True))
@@ -51,7 +51,7 @@ class TrainMnist(GeneratorTraining):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainFashion(GeneratorTraining):
-    """Train a generator of Fashion-MNIST pictures as a Wasserstein GAN with gradient penalty.
+    """Train a generator of Fashion-MNIST images as a Wasserstein GAN with gradient penalty.
 
     Example:
         genprior train fashion-mnist --out runs/fashion
@@ -61,7 +61,7 @@ class TrainFashion(GeneratorTraining):
     """Folder with the four IDX files, raw or gzipped, instead of the cache."""
 
     def run(self) -> None:
-        """Do it."""
+        """Run the command."""
         devices = self.prepare()
         test = data.fashion_mnist("test", self.data)
         self.train(devices, data.fashion_mnist("train", self.data), _measure(test, 100))
@@ -80,9 +80,9 @@ FACES = WganSettings(
 
 @dataclass(frozen=True, kw_only=True)
 class TrainFolder(GeneratorTraining):
-    """Train a generator of 64 x 64 pictures on a folder, tar or zip of image files.
+    """Train a generator of 64 x 64 images on a folder, tar or zip of image files.
 
-    Each is cropped to its central square and resized; broken files are counted and skipped.
+    Each image is cropped to its central square and resized; unreadable files are counted and skipped.
 
     Example:
         genprior train folder --data pictures.zip --out runs/mine --hold-out 500
@@ -93,17 +93,17 @@ class TrainFolder(GeneratorTraining):
     channels: int = 3
     """3 for colour, 1 for grey."""
     hold_out: int = 0
-    """Number of pictures at the end, by name, that are not trained on but measured."""
+    """Number of images at the end, by name, that are not trained on but measured."""
     limit: int | None = None
-    """Read only the first so many pictures by name."""
+    """Read only this many images, the first by name."""
     licence: str = "unknown"
-    """Licence of the pictures, for the model card."""
+    """Licence of the images, for the model card."""
     weights_licence: str = ""
     """Licence of the weights, for the model card."""
     settings: Annotated[WganSettings, Flat] = field(default_factory=lambda: FACES)
 
     def run(self) -> None:
-        """Do it."""
+        """Run the command."""
         _validate.whole("hold_out", self.hold_out, 0)
         devices = self.prepare()
         everything = self.image_files(self.data, devices, side=64, channels=self.channels, limit=self.limit)
@@ -111,7 +111,7 @@ class TrainFolder(GeneratorTraining):
         self.train(devices, kept, _measure(test, 50) if len(test) else None)
 
     def facts(self, trained: Trained) -> dict[str, Any]:
-        """Also what was left out, and the licence of the weights."""
+        """Also the held-out images and the licence of the weights."""
         more: dict[str, Any] = {"hold_out": self.hold_out, "weights_licence": self.weights_licence}
         return super().facts(trained) | more | ({} if self.limit is None else {"limit": self.limit})
 
@@ -127,9 +127,9 @@ class TrainCeleba(TrainFolder):
     """
 
     hold_out: int = 500
-    """Number of pictures at the end, by name, that are not trained on but measured."""
+    """Number of images at the end, by name, that are not trained on but measured."""
     licence: str = "CelebA agreement: non-commercial research only"
-    """Licence of the pictures, for the model card."""
+    """Licence of the images, for the model card."""
     weights_licence: str = "non-commercial research only, as the data"
     """Licence of the weights, for the model card."""
 
@@ -147,7 +147,7 @@ class TrainClassifier(Training):
     settings: Annotated[ClassifierSettings, Flat] = field(default_factory=ClassifierSettings)
 
     def run(self) -> None:
-        """Do it."""
+        """Run the command."""
         devices = self.prepare()
         pictures, test = data.mnist("train", self.data), data.mnist("test", self.data)
         self.course(ClassifierTask(self.settings, pictures, test, self.seed, devices.device), devices)
@@ -155,7 +155,7 @@ class TrainClassifier(Training):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainEncoder(Training):
-    """Train an encoder for a generator: pictures (or measurements of them) to latents, for warm starts.
+    """Train an encoder for a generator, from images (or measurements of them) to latents, for warm starts.
 
     Example:
         genprior train encoder --generator mnist --out runs/encoder
@@ -165,19 +165,19 @@ class TrainEncoder(Training):
     generator: str = "mnist"
     """Name of a bundled generator, or a path to weights."""
     data: Path | None = None
-    """The pictures that the generator was trained on: a folder with IDX files, or any folder, tar or zip of images."""
+    """The images that the generator was trained on: a folder with IDX files, or any folder, tar or zip of images."""
     hold_out: int | None = None
-    """Number of pictures at the end that are not trained on; by default as many as the generator's training left out."""
+    """Number of images at the end that are not trained on; by default as many as in the generator's training."""
     measurements: int | None = None
-    """Encode the back-projection of so many Gaussian measurements instead of the picture."""
+    """Encode the back-projection of this many Gaussian measurements instead of the image."""
     measurements_seed: int = 0
     """Seed of the Gaussian operator."""
     start: str | None = None
-    """Name of a bundled encoder or path of one to start from, of the same width."""
+    """Bundled name or path of an encoder of the same width to start from."""
     settings: Annotated[EncoderSettings, Flat] = field(default_factory=EncoderSettings)
 
     def run(self) -> None:
-        """Do it."""
+        """Run the command."""
         devices = self.prepare()
         generator = load_generator(self.generator, device=devices.device)
         operator = None
@@ -185,48 +185,48 @@ class TrainEncoder(Training):
             shape, seed = generator.signal_shape, self.measurements_seed
             operator = Gaussian(self.measurements, shape, seed=seed, device=devices.device)
         start = None if self.start is None else load_encoder(self.start)
-        told = load_network(find(self.generator, "generator")).facts
-        facts = {name: told[name] for name in ("data_licence", "weights_licence") if told.get(name)}
+        recorded = load_network(find(self.generator, "generator")).facts
+        facts = {name: recorded[name] for name in ("data_licence", "weights_licence") if recorded.get(name)}
         pictures = None
         if self.settings.own_samples < 1:
-            facts |= self._left_out(told)
-            everything = self._pictures(generator, str(told.get("data")), facts.get("limit"), devices)
+            facts |= self._left_out(recorded)
+            everything = self._pictures(generator, str(recorded.get("data")), facts.get("limit"), devices)
             pictures, _ = _held_out(everything, facts.get("hold_out", 0))
         if self.start is not None:
             facts["earlier"] = parts_of(load_network(find(self.start, "encoder")).facts)
         self.course(EncoderTask(self.settings, generator, pictures, self.seed, operator, start, facts), devices)
 
-    def _left_out(self, told: dict[str, Any]) -> dict[str, int]:
-        """What of the data the generator has not seen, as its file tells, and the encoder must not see either."""
-        left: dict[str, int] = {name: int(told[name]) for name in ("hold_out", "limit") if name in told}
+    def _left_out(self, recorded: dict[str, Any]) -> dict[str, int]:
+        """The data that were held out of the generator's training, as recorded in its file; the encoder holds them out too."""
+        left: dict[str, int] = {name: int(recorded[name]) for name in ("hold_out", "limit") if name in recorded}
         if self.hold_out is not None:
             left["hold_out"] = _validate.whole("hold_out", self.hold_out, 0)
         return left
 
     def _pictures(self, generator: Generator, name: str, limit: int | None, devices: Devices) -> Pictures:
-        """The data that the generator's file names, or those that were given."""
+        """The data named in the generator's file, or those given by the user."""
         known = {"mnist": data.mnist, "fashion-mnist": data.fashion_mnist}
-        if name in known and generator.signal_shape == _DIGITS:  # a folder of any pictures may have such a name too
+        if name in known and generator.signal_shape == _DIGITS:  # a user's folder may have the same name
             return known[name]("train", self.data)
         if self.data is None:
             raise ValueError(
-                f"data must be given: the generator was trained on {name!r}, which has to be a folder, tar or zip of "
-                "images; or give --own-samples 1"
+                f"data must be given: the generator was trained on {name!r}; give its folder, tar or zip of images, or "
+                "give --own-samples 1"
             )
         channels, _, side = generator.signal_shape
         return self.image_files(self.data, devices, side=side, channels=channels, limit=limit)
 
 
 def _held_out(everything: Pictures, count: int) -> tuple[Pictures, Pictures]:
-    """All but the last ``count`` pictures, and those."""
+    """All but the last ``count`` images, and the last ``count``."""
     if count >= len(everything):
-        raise ValueError(f"hold_out must be below the number of pictures, {len(everything)}, got {count}")
+        raise ValueError(f"hold_out must be below the number of images, {len(everything)}, got {count}")
     kept = len(everything) - count
     return everything.part(0, kept), everything.part(kept)
 
 
 def _measure(test: Pictures, count: int, *, judged: bool = False) -> Measure:
-    """Figures on the first ``count`` pictures; the bundled classifier judges where there is one."""
+    """Quality on the first ``count`` images, with the bundled classifier if there is one."""
 
     def figures(generator: Generator) -> dict[str, Any]:
         classifier = None

@@ -1,4 +1,4 @@
-"""What all ``genprior train ...`` commands do alike."""
+"""Options and steps of all ``genprior train ...`` commands."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ Flat = tyro.conf.arg(name="")
 
 @dataclass(frozen=True, kw_only=True)
 class Training(Machine):
-    """Options of every training, and its course."""
+    """Options and steps of every training."""
 
     out: Path
-    """Folder for checkpoint, loss curve, samples, weights and card. Give the same folder again to go on."""
+    """Folder for checkpoint, loss curve, samples, weights and model card. Give the same folder again to resume."""
     seed: int = 0
-    """Seed of first weights, batches and latents."""
+    """Seed of initial weights, batches and latents."""
     devices: int = 1
     """Number of devices; each takes a share of the batch."""
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
-    """Of the passes; bf16-mixed pays on hardware that has it."""
+    """Precision of the passes; bf16-mixed is faster on hardware that supports it."""
     checkpoint_seconds: float = 60.0
     """Time between two checkpoints."""
     checkpoint_steps: int | None = None
@@ -54,7 +54,7 @@ class Training(Machine):
     """Steps between two sheets of samples."""
 
     def prepare(self) -> Devices:
-        """Find out now, not after hours, what cannot work."""
+        """Detect errors now rather than after hours of training."""
         self.settle()
         _validate.whole("devices", self.devices)
         _check_writable(self.out)
@@ -67,7 +67,7 @@ class Training(Machine):
             ) from None
 
     def image_files(self, path: Path, devices: Devices, *, side: int, channels: int, limit: int | None) -> Pictures:
-        """Read a folder, tar or zip of images; say how far it is and what was skipped."""
+        """Read a folder, tar or zip of images; show the progress and report skipped files."""
         with Bar("reading images", None, visible=False if self.json or devices.rank else None) as bar:
             found = data.image_files(
                 path,
@@ -84,9 +84,9 @@ class Training(Machine):
     def course(
         self, task: Task, devices: Devices, *, start: Path | None = None, measure: Measure | None = None
     ) -> None:
-        """Train, save, then measure, so that no figure stands between hours of training and their weights."""
+        """Train, save, then measure, so that an error in measuring cannot lose the weights."""
         schedule = Schedule(self.checkpoint_seconds, self.checkpoint_steps, self.sheet_steps)
-        told = {"command": typed_command(), "seed": self.seed, "training": asdict(task.settings)}
+        provenance = {"command": typed_command(), "seed": self.seed, "training": asdict(task.settings)}
         visible = False if self.json or devices.rank else None
         with Bar("training", task.steps, visible=visible, every=60.0, counts=True, remaining=True) as bar:
             trained = train(
@@ -96,7 +96,7 @@ class Training(Machine):
                 devices=devices,
                 schedule=schedule,
                 start=start,
-                told=told,
+                told=provenance,
                 show=lambda step, losses: bar.show(step, task.steps, _losses(losses)),
             )
         if devices.rank:
@@ -109,10 +109,10 @@ class Training(Machine):
             with Bar("measuring the quality of the generator", None, visible=False if self.json else None):
                 facts["quality"] = measure(load_generator(files[0], device=devices.device))
             add_facts(files[0], {"quality": facts["quality"]})
-        self._tell(files + [write_card(path) for path in files], facts)
+        self._report(files + [write_card(path) for path in files], facts)
 
     def facts(self, trained: Trained) -> dict[str, Any]:
-        """What the card says of the run."""
+        """Facts about the run, for the model card."""
         return {
             "command": typed_command(),
             "seed": self.seed,
@@ -124,7 +124,7 @@ class Training(Machine):
             **({"earlier": trained.earlier} if trained.earlier else {}),
         }
 
-    def _tell(self, files: list[Path], facts: dict[str, Any]) -> None:
+    def _report(self, files: list[Path], facts: dict[str, Any]) -> None:
         if self.json:
             print_json({"files": [str(path) for path in files], **facts})
             return
@@ -137,11 +137,11 @@ class GeneratorTraining(Training):
     """Options of every training of a generator."""
 
     start: Path | None = None
-    """Folder of an earlier run, finished or not, or one of its checkpoints, whose networks are the first weights."""
+    """Folder or checkpoint of an earlier run, finished or not, whose networks are the initial weights."""
     settings: Annotated[WganSettings, Flat] = field(default_factory=WganSettings)
 
     def train(self, devices: Devices, pictures: Pictures, measure: Measure | None) -> None:
-        """Train on pictures."""
+        """Train on images."""
         task = Wgan(self.settings, pictures, self.seed, devices.device)
         self.course(task, devices, start=self.start, measure=measure)
 

@@ -1,7 +1,7 @@
-"""Attacks on a classifier within an l_inf ball: projected gradient, and two that know a defence by projection.
+"""Attacks on a classifier within an l_inf ball: projected gradient, and two that exploit knowledge of a defence.
 
-Every attack treats each picture on its own, leaves the caller's classifier untouched, and gives pictures that lie in the ball
-``|x' - x|_inf <= size`` and in the range of pictures.
+Every attack treats each image independently, leaves the caller's classifier unchanged, and returns images in the ball
+``|x' - x|_inf <= size`` and in the range of images.
 """
 
 from __future__ import annotations
@@ -23,43 +23,43 @@ from genprior.solvers import Adam
 from genprior.stopping import MaxSteps
 
 Classify = Callable[[Tensor], Tensor]
-"""Pictures ``(B, ...)`` to logits ``(B, classes)``, each picture on its own."""
+"""Maps images ``(B, ...)`` to logits ``(B, classes)``, each image independently."""
 Purify = Callable[[Tensor], Tensor]
-"""Pictures to pictures of the same shape: a defence."""
+"""Maps images to images of the same shape: a defence."""
 
 
 class Numbered(ABC):
-    """What treats a picture by its number too, as a defence does that draws a start for each.
+    """A function of images that also depends on their numbers, such as a defence that draws a start for each.
 
-    Called, it takes pictures for those from its first number on; :meth:`after` gives the same for those that follow, so that
-    whoever goes through many pictures in parts gets what all at once would.
+    A call numbers its images consecutively from the first number; :meth:`after` moves the first number on, so that batches
+    give the same result as all images at once.
     """
 
     @abstractmethod
     def __call__(self, pictures: Tensor) -> Tensor:
-        """For the pictures from its first number on."""
+        """Apply to images numbered from the first number."""
 
     @abstractmethod
     def after(self, count: int) -> Numbered:
-        """The same for the pictures after the next ``count``."""
+        """The same function with its first number increased by ``count``."""
 
 
 @dataclass(frozen=True)
 class ProjectedGradientAttack:
-    """Projected gradient ascent on the cross-entropy (Madry et al. 2018): sign steps, back into the ball, back into the range.
+    """Projected gradient ascent on the cross-entropy (Madry et al. 2018): sign steps, projected onto the ball and the range.
 
     Parameters
     ----------
     size
-        radius of the l_inf ball around each picture.
+        radius of the l_inf ball around each image.
     step, steps
         length and number of the sign steps.
     random_start
-        start at a uniform point of the ball instead of the picture itself.
+        start at a random point of the ball, uniformly distributed, instead of the image itself.
     keep
-        give the ``"last"`` iterate, or per picture the ``"worst"`` one: that with the largest cross-entropy seen.
+        return the ``"last"`` iterate, or for each image the ``"worst"`` one: the one with the largest cross-entropy.
     low, high
-        range of pictures.
+        range of images.
 
     Examples
     --------
@@ -99,17 +99,17 @@ class ProjectedGradientAttack:
         seed: int = 0,
         batch_size: int = 500,
     ) -> Tensor:
-        """The attacked pictures, from ``start`` if given, brought into the ball.
+        """The attacked images; ``start``, if given, is first projected onto the ball.
 
-        Up to rounding they are the same for every ``batch_size``, if ``classify`` treats each picture on its own or is
-        :class:`Numbered`, as a defence by projection is in :func:`straight_through`.
+        Up to rounding they do not depend on ``batch_size``, if ``classify`` treats each image independently or is
+        :class:`Numbered`, as is a defence by projection in :func:`straight_through`.
         """
         check_labelled(pictures, labels)
         check_range(pictures, self.low, self.high)
         if start is None:
             start = self._start(pictures, seed)
         elif start.shape != pictures.shape:
-            raise ValueError(f"start has shape {tuple(start.shape)}, expected {tuple(pictures.shape)}: one per picture")
+            raise ValueError(f"start has shape {tuple(start.shape)}, expected {tuple(pictures.shape)}: one per image")
         else:
             start = into_ball(start.detach(), pictures, self.size, self.low, self.high)
         size = _validate.whole("batch_size", batch_size)
@@ -136,11 +136,11 @@ class ProjectedGradientAttack:
 
 
 def straight_through(classify: Classify, purify: Purify) -> Classify:
-    """The defended classifier as an attacker sees it who knows the defence: BPDA (Athalye, Carlini and Wagner 2018).
+    """The defended classifier for an attacker who knows the defence: BPDA (Athalye, Carlini and Wagner 2018).
 
-    Forward it is ``classify(purify(x))``; backward the defence counts as the identity, which a projection nearly is for
-    pictures near the range. Give it to :class:`ProjectedGradientAttack` in place of the classifier. Where ``purify`` is
-    :class:`Numbered`, as ``Projection(...).purify`` is, each picture is attacked with the start that the defence gives it.
+    The forward pass is ``classify(purify(x))``; the backward pass replaces the defence by the identity, which approximates a
+    projection near the range. Give it to :class:`ProjectedGradientAttack` in place of the classifier. If ``purify`` is
+    :class:`Numbered`, as is ``Projection(...).purify``, each image is attacked with the start that the defence gives it.
     """
     return _StraightThrough(classify, purify)
 
@@ -165,26 +165,26 @@ def _after(function: Callable[[Tensor], Tensor], count: int) -> Callable[[Tensor
 
 @dataclass(frozen=True)
 class LatentAttack:
-    """Look for a latent whose picture is misread and lies near the ball, and give the point of the ball next to it.
+    """Find a latent whose image is misclassified and near the ball, and return the nearest point of the ball.
 
-    It needs no derivative of a defence that projects on the range of ``generator``. But the point of the ball lies off that
-    range, often far, and is misread only if the projection leads back to ``G(z)``: try several weights and starts, and keep
-    what the defence itself misreads. Per picture the attack minimises by Adam, from the latents ``z0``,
+    It needs no derivative of the defence. But the point of the ball is often far from the range of ``generator``, and is
+    misclassified only if the defence projects it back to ``G(z)``: try several weights and starts, and keep the images that
+    the defended classifier gets wrong. For each image the attack minimises with Adam, from the latents ``z0``,
 
         1/2 |G(z) - P(G(z))|^2 + weight max(0, logit_true - largest other logit + margin)
 
-    with P the projection on the ball around the picture and the logits of ``G(z)``.
+    where P is the projection onto the ball around the image, and the logits are those of ``G(z)``.
 
     Parameters
     ----------
     size
         radius of the l_inf ball.
     steps, step_size
-        of Adam.
+        number and size of Adam's steps.
     weight, margin
-        of the wish to be misread, as above.
+        of the misclassification term above.
     low, high
-        range of pictures.
+        range of images.
     """
 
     size: float = 0.2
@@ -205,16 +205,16 @@ class LatentAttack:
     def __call__(
         self, generator: Generator, classify: Classify, pictures: Tensor, labels: Tensor, z0: Tensor
     ) -> Tensor:
-        """The attacked pictures."""
+        """The attacked images."""
         check_labelled(pictures, labels)
         check_range(pictures, self.low, self.high)
 
-        def wish(x: Tensor, data: Tensor | tuple[Tensor, ...]) -> Tensor:
+        def attack_loss(x: Tensor, data: Tensor | tuple[Tensor, ...]) -> Tensor:
             outside = x - into_ball(x, data[0], self.size, self.low, self.high)
             hinge = (lead(classify(x), data[1]) + self.margin).clamp_min(0)
             return (0.5 * _batch.square(outside) + self.weight * hinge)[:, None]
 
-        risk = EmpiricalRisk(wish, (pictures, labels), per_item=True, smoothness=1.0)
+        risk = EmpiricalRisk(attack_loss, (pictures, labels), per_item=True, smoothness=1.0)
         found = solve(
             Problem(generator, loss=risk), Adam(self.step_size), stop=MaxSteps(self.steps), z0=z0, progress=False
         )
@@ -222,41 +222,41 @@ class LatentAttack:
 
 
 def accuracy(classify: Classify, pictures: Tensor, labels: Tensor, batch_size: int = 500) -> float:
-    """Share of the pictures that the classifier reads as labelled."""
+    """Fraction of the images that the classifier gets right."""
     check_labelled(pictures, labels)
     return int((predictions(classify, pictures, batch_size) == labels).sum()) / len(labels)
 
 
 def predictions(classify: Classify, pictures: Tensor, batch_size: int = 500) -> Tensor:
-    """The class with the largest logit, per picture."""
+    """The class with the largest logit, per image."""
     parts = enumerate(_batch.pieces(pictures, batch_size))
     with torch.no_grad():
         return torch.cat([_after(classify, batch_size * k)(part).argmax(dim=1) for k, part in parts])
 
 
 def lead(logits: Tensor, labels: Tensor) -> Tensor:
-    """How far the labelled class is ahead of the best other one; negative where the picture is misread."""
+    """Logit of the labelled class minus the largest other logit; negative for a misclassified image."""
     right = nn.functional.one_hot(labels, logits.shape[1]).bool()
     return logits[right] - logits.masked_fill(right, -torch.inf).amax(dim=1)
 
 
 def into_ball(x: Tensor, centre: Tensor, size: float, low: float = 0.0, high: float = 1.0) -> Tensor:
-    """The point next to ``x`` in the l_inf ball around ``centre`` and in ``[low, high]``."""
+    """The point nearest to ``x`` in the l_inf ball around ``centre`` and in ``[low, high]``."""
     return torch.minimum(torch.maximum(x, centre - size), centre + size).clamp(low, high)
 
 
 def check_labelled(pictures: Tensor, labels: Tensor) -> None:
-    """One whole-number label per picture."""
+    """Check that there is one integer label per image."""
     _validate.batch("pictures", _validate.tensor("pictures", pictures), None)
     if labels.shape != (len(pictures),) or labels.is_floating_point() or labels.is_complex():
         raise ValueError(
-            f"labels are {labels.dtype} of shape {tuple(labels.shape)}, expected {len(pictures)} whole numbers: "
-            "one class per picture"
+            f"labels are {labels.dtype} of shape {tuple(labels.shape)}, expected {len(pictures)} integers: "
+            "one class per image"
         )
 
 
 def check_range(pictures: Tensor, low: float, high: float) -> None:
-    """Pictures must lie in their range: a ball around one outside would not be."""
+    """Check that images lie in their range; otherwise no point of the ball might."""
     least, most = float(pictures.min()), float(pictures.max())
     lowest, highest = torch.tensor([low, high], dtype=pictures.dtype).tolist()
     if least < lowest or most > highest:
@@ -266,7 +266,7 @@ def check_range(pictures: Tensor, low: float, high: float) -> None:
 
 
 def _cross_entropy(classify: Classify, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Per item, and its gradient; a sum over items has per-item gradients."""
+    """Cross-entropy and its gradient per item; the gradient of the sum over items contains those of the items."""
     with torch.enable_grad():
         point = x.detach().requires_grad_()
         loss = nn.functional.cross_entropy(classify(point), labels, reduction="none")

@@ -1,7 +1,7 @@
-"""Defence of a classifier by projection: replace each picture by the nearest one that the generator can make, then classify.
+"""Defence of a classifier by projection: replace each image by the nearest one that the generator can make, then classify.
 
-It undoes much of what an attack adds that does not know of it. It is no proven defence: an attacker who knows the generator
-can look for pictures that are misread after the projection too (:mod:`genprior.defence.attacks`).
+It removes much of an attack that does not take it into account. It is not a proven defence: an attacker who knows the
+generator can find images that are misclassified after projection too (:mod:`genprior.defence.attacks`).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from genprior.terms import LInf
 
 Norm = Literal["linf", "l2"]
 GAMMA = 1e-5
-"""Weight of the squared l2 distance beside the l_inf one: small, it only makes the problem strongly convex in w."""
+"""Weight of the squared l2 distance that is added to the l_inf one, to make the problem strongly convex in w."""
 
 
 @dataclass(frozen=True)
 class Projection:
-    """The nearest picture in the range of a generator, per picture.
+    """For each image, the nearest image in the range of a generator.
 
     In ``"linf"``, the norm that bounds the attack, it minimises ``gamma |w - y|_2^2 + |w - y|_inf`` over ``w = G(z)``
     (the paper's experiments); in ``"l2"``, ``|w - y|_2^2`` (Samangouei et al. 2018).
@@ -45,17 +45,17 @@ class Projection:
     norm
         ``"linf"`` or ``"l2"``.
     solver
-        how; omitted: :func:`default_solver` of the norm.
+        by default :func:`default_solver` of the norm.
     steps
         iterations.
     restarts
-        starts per picture; the worse ones are given up on the way.
+        starts per image; the worse ones are dropped during the run.
     gamma
         as above.
     batch_size
-        pictures in memory at once.
+        images in memory at once.
     seed
-        of the starts: that of a picture is drawn by the seed and its number alone, whatever is projected beside it.
+        seed of the starts; the start of an image depends only on the seed and the image's number.
 
     Examples
     --------
@@ -100,7 +100,7 @@ class Projection:
         callbacks: Sequence[Callback] = (),
         progress: bool | None = False,
     ) -> Result:
-        """Project, from ``z0`` or from :meth:`starts` for the numbers from 0 on; ``result.signal`` has the pictures."""
+        """Project, from ``z0`` or from :meth:`starts` for the numbers 0, 1, ...; ``result.signal`` has the images."""
         return solve(
             self.problem(pictures),
             default_solver(self.norm) if self.solver is None else self.solver,
@@ -114,23 +114,23 @@ class Projection:
         )
 
     def starts(self, numbers: Sequence[int]) -> Tensor:
-        """The starts of the pictures with these numbers, ``(B, restarts, *latent_shape)``."""
+        """The starts of the images with these numbers, ``(B, restarts, *latent_shape)``."""
         return starts(self.generator, self.seed, numbers, self.restarts)
 
     @property
     def purify(self) -> Purifier:
-        """The projection as a function of pictures to pictures: what an attacker who knows the defence needs."""
+        """The projection as a function from images to images, for attacks that know the defence."""
         return Purifier(self)
 
 
 @dataclass(frozen=True)
 class Purifier(Numbered):
-    """Project pictures, whose numbers begin at ``first``, to pictures: from the starts that the defence itself gives them."""
+    """The projection as a function from images, numbered from ``first``, to images, with the starts of the defence."""
 
     projection: Projection
     first: int = 0
     _drawn: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Starts by the number of pictures: an attack asks for the same ones in every step."""
+    """Starts by number of images, because an attack uses the same ones in every step."""
 
     def __call__(self, pictures: Tensor) -> Tensor:
         """The projections."""
@@ -140,12 +140,12 @@ class Purifier(Numbered):
         return self.projection(pictures, z0=self._drawn[count]).signal
 
     def after(self, count: int) -> Purifier:
-        """The same for the pictures after the next ``count``."""
+        """The same function with its first number increased by ``count``."""
         return replace(self, first=self.first + count)
 
 
 def default_solver(norm: Norm) -> Choice:
-    """Exact ADMM with Adam's z steps for l_inf, Adam for l2."""
+    """Exact ADMM with z steps by Adam for l_inf, Adam for l2."""
     if norm == "l2":
         return Adam(0.1)
     return ADMM(z_step=z_steps.Adam(0.2), dual=duals.Constant(0.1), penalty=penalties.Constant(1.0))
@@ -166,25 +166,25 @@ def named_solver(name: str, norm: Norm) -> Choice:
 
 @dataclass(frozen=True)
 class Defended:
-    """Pictures before and after, and what the classifier says; one entry per picture."""
+    """Images and their classes before and after projection; one entry per image."""
 
     pictures: Tensor
     """The projections, in the range of the generator."""
     before: Tensor
-    """Class of the picture as given."""
+    """Class of the given image."""
     before_confidence: Tensor
-    """Probability that the classifier gives it."""
+    """The classifier's probability for this class."""
     after: Tensor
     """Class of the projection."""
     after_confidence: Tensor
     distance: Tensor
-    """``|G(z) - picture|_inf``: if it is far above the size of any attack, the projection has failed, or the picture is of
-    another kind."""
+    """``|G(z) - image|_inf``; far above the size of any attack, it means that the projection failed, or that the image is
+    unlike those of the generator."""
     result: Result
 
     @property
     def changed(self) -> Tensor:
-        """Where the projection changed the classifier's mind: a sign of an attack, or of a failed projection."""
+        """Where the projection changed the class: a sign of an attack, or of a failed projection."""
         return self.before != self.after
 
 
@@ -196,10 +196,10 @@ def defend(
     numbers: Sequence[int] | None = None,
     progress: bool | None = False,
 ) -> Defended:
-    """Project pictures on the range of the generator and classify them, before and after.
+    """Project images onto the range of the generator, and classify them before and after.
 
-    They must lie in the range of values that the generator declares, if it declares one. Each starts by its number, from 0
-    on where ``numbers`` are not given.
+    Their values must lie in the range that the generator declares, if it declares one. ``numbers`` of the images determine
+    their starts; by default 0, 1, ...
     """
     _validate.batch("pictures", pictures, projection.generator.signal_shape)
     if projection.generator.signal_range is not None:

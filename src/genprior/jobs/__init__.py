@@ -1,1 +1,1 @@
-"""Whole jobs: recovery from files to files; attacks on classifiers, and the defence by projection."""
+"""Jobs on files: recovery, the check of a generator, the defence by projection."""

@@ -1,4 +1,4 @@
-"""A look at a person's generator before it is used: the contract, the range, the conditioning, the speed, what to type."""
+"""Checks a user's generator before it is used: the contract, the range, the conditioning, the speed; suggests a command."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from genprior.report.sheets import contact_sheet, stretched
 from genprior.report.signals import signal_sheet
 
 _LARGEST = 512
-"""Most latent numbers for which whole Jacobians are taken."""
+"""Largest latent dimension for which full Jacobians are computed."""
 _POINTS = 4
 _FLAT = 1e-3
-"""Directions whose stretch is below this part of the largest count as flat."""
+"""Directions with a singular value below this fraction of the largest count as flat."""
 _SLACK = 0.25
 _OPENING = 0.25
 """Share of the time in which samples are drawn to find the range of the values."""
@@ -39,7 +39,7 @@ _CHEAP = 0.1
 """Share of the time left in which the columns of DG are timed."""
 _COLUMNS = 8
 _MATRIX = 2**26
-"""Bytes of the largest matrix that is suggested: it is factorised too, which takes ten times as much."""
+"""Bytes of the largest matrix that is suggested; factorising it takes ten times as much memory."""
 STAGES = (
     "opens",
     "runs forward and backward",
@@ -50,13 +50,13 @@ STAGES = (
     "DG",
     "passes per second",
 )
-"""What is announced while a generator is looked at, in this order; points of DG several times."""
+"""Names of the checks, in the order in which they are announced; DG once per point."""
 _FOLDER = "samples"
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was found out about a generator."""
+    """Results of the checks of a generator."""
 
     report: Report
     notes: tuple[str, ...] = ()
@@ -65,13 +65,13 @@ class Inspection:
     conditioning: dict[str, float] | None = None
     """Singular values of DG at samples: medians of the largest, the smallest, their ratio; the share of flat directions."""
     no_conditioning: str = ""
-    """Why there is none, where the generator is sound."""
+    """Why there is none, if no check failed."""
     speed: dict[str, float] | None = None
-    """Forward and backward passes per second, for one item and for 16 at once, those for which there was time."""
+    """Forward and backward passes per second, for one item and for 16 at once, as far as time allowed."""
     command: str = ""
     """A command line to begin with."""
     generator: Generator | None = None
-    """The generator itself, where it could be opened."""
+    """The generator, if it could be opened."""
 
     def numbers(self) -> dict[str, Any]:
         """Everything as plain values."""
@@ -101,11 +101,11 @@ def inspect_generator(
     seconds: float | None = None,
     announce: Callable[[str], None] | None = None,
 ) -> Inspection:
-    """Open a generator and look at it; what cannot even be opened is a finding too.
+    """Open a generator and check it; a failure to open it is a finding too.
 
-    ``samples`` is the folder for which :func:`write_samples` is meant: the suggested command then takes what is there.
-    Within ``seconds`` each check looks at as much as there is time for, or is reported as not run; one pass at most is too
-    much. ``announce`` hears the name of each check when it begins.
+    ``samples`` is the folder given to :func:`write_samples`; the suggested command then reads it. If ``seconds`` are short,
+    each check examines less, or is reported as not run; the limit is exceeded by one pass at most. ``announce`` is called
+    with the name of each check when it begins.
     """
     budget = Budget(seconds, announce)
     budget.begin(STAGES[0])
@@ -118,7 +118,7 @@ def inspect_generator(
     findings = (
         Finding("opens", True, "; ".join(opened.notes) or "as it is"),
         *report.findings,
-        _pictures(generator, seed, budget, kept=source.signal_range == "keep"),
+        _image_values(generator, seed, budget, kept=source.signal_range == "keep"),
     )
     report = Report(report.subject, findings)
     found = Inspection(report, opened.notes, generator.latent_shape, generator.signal_shape, generator=generator)
@@ -139,24 +139,24 @@ def write_samples(
     seed: int = 0,
     seconds: float | None = None,
 ) -> Path:
-    """What the generator makes, in ``samples/``, and all of it on one sheet, whose path is given.
+    """Write samples of the generator to ``samples/`` and a sheet of them; returns the path of the sheet.
 
-    There are fewer than ``count``, one at least, where ``seconds`` do not suffice.
-    Pictures are ``00.png`` and so on; other signals, and values that a picture cannot hold, one array ``signals.npy``.
+    Writes fewer than ``count``, but at least one, if ``seconds`` are short. Images are ``00.png`` and so on; other signals,
+    and values that image files cannot hold, go into one array ``signals.npy``.
     """
     generator = source if isinstance(source, Generator) else source.open(device).generator
     make_folder(out)
     add_folder(out / _FOLDER)
     sheet = out / f"{_FOLDER}.png"
     signals = _drawn(generator, count, seed, Budget(seconds))
-    pictures = makes_pictures(generator.signal_shape)
-    if pictures and _in_unit_range(signals):
-        for number, picture in enumerate(signals):
-            encode(picture, out / _FOLDER / f"{number:02d}.png")
+    images = makes_pictures(generator.signal_shape)
+    if images and _in_unit_range(signals):
+        for number, image in enumerate(signals):
+            encode(image, out / _FOLDER / f"{number:02d}.png")
         contact_sheet(signals, sheet)
         return sheet
     _save_array(signals, out / _FOLDER / "signals.npy")
-    if pictures:
+    if images:
         contact_sheet(stretched(signals), sheet)
     else:
         signal_sheet(signals, sheet)
@@ -164,7 +164,7 @@ def write_samples(
 
 
 def _drawn(generator: Generator, count: int, seed: int, budget: Budget) -> Tensor:
-    """Signals one after the other, one at least, while there is time."""
+    """Signals, one at a time while there is time, at least one."""
     signals: list[Tensor] = []
     with torch.no_grad():
         for z in generator.sample_latent(count, seed):
@@ -186,18 +186,18 @@ def _in_unit_range(signals: Tensor) -> bool:
     return float(signals.min()) >= -_SLACK and float(signals.max()) <= 1 + _SLACK
 
 
-def _pictures(generator: Generator, seed: int, budget: Budget, *, kept: bool) -> Finding:
-    """Image-shaped signals should have values that image files can hold, unless a user wants them as they are."""
+def _image_values(generator: Generator, seed: int, budget: Budget, *, kept: bool) -> Finding:
+    """Image-shaped signals should have values that image files can hold, unless the range is ``keep``."""
     law = "values fit images in [0, 1]"
     if not makes_pictures(generator.signal_shape):
-        return Finding(law, True, f"signals of shape {generator.signal_shape} are no images")
+        return Finding(law, True, f"signals of shape {generator.signal_shape} are not images")
 
     def looked_at() -> Finding:
         try:
             x = _drawn(generator, 16, seed, budget)
         except (ValueError, TypeError) as problem:
             return Finding(law, False, str(problem), "see the message")
-        advice = "tell the range of the module's values, for example `signal_range=(0, 255)`, or scale them in build()"
+        advice = "give the range of the module's values, for example `signal_range=(0, 255)`, or scale them in build()"
         measured = f"[{float(x.min()):.3g}, {float(x.max()):.3g}] in {len(x)} samples"
         return Finding(law, kept or _in_unit_range(x), measured, advice)
 
@@ -205,7 +205,7 @@ def _pictures(generator: Generator, seed: int, budget: Budget, *, kept: bool) ->
 
 
 def _conditioning(generator: Generator, seed: int, budget: Budget) -> tuple[dict[str, float] | None, str]:
-    """The numbers, or why there are none."""
+    """Singular values of DG, or why there are none."""
     budget.begin("DG")
     size, signal = math.prod(generator.latent_shape), math.prod(generator.signal_shape)
     if size > _LARGEST:
@@ -233,7 +233,7 @@ def _announced(generator: Generator, point: Tensor, budget: Budget) -> Tensor:
 
 
 def _column_seconds(generator: Generator, z: Tensor, budget: Budget) -> float:
-    """Time of one column of DG: three forward passes by estimate, or measured on several if there is time to do so."""
+    """Time of one column of DG: three forward passes, or measured on several columns if there is time."""
     started = time.perf_counter()
     generator.evaluate(z, graph=False)
     estimate = 3 * (time.perf_counter() - started)
@@ -247,7 +247,7 @@ def _column_seconds(generator: Generator, z: Tensor, budget: Budget) -> float:
 
 
 def _summary(values: Tensor) -> dict[str, float]:
-    """Medians over the points ``(n, s)``, falling values in each."""
+    """Medians over the points; ``values`` is ``(n, s)``, descending in each row."""
     largest, smallest = values[:, 0], values[:, -1]
     flat = (values < _FLAT * largest[:, None]).double().mean()
     return {
@@ -260,7 +260,7 @@ def _summary(values: Tensor) -> dict[str, float]:
 
 
 def _speed(generator: Generator, budget: Budget, seconds: float = 0.15) -> dict[str, float]:
-    """Passes per second; not those for which there is no time."""
+    """Passes per second, as far as time allows."""
     budget.begin("passes per second")
     found: dict[str, float] = {}
     for count in (1, 16):
@@ -283,7 +283,7 @@ def _both(generator: Generator, z: Tensor) -> None:
 
 def _rate(call: Callable[[], object], seconds: float) -> float:
     start = time.perf_counter()
-    call()  # the first is slow, but where it alone takes long that does not matter
+    call()  # the first call is slow, which does not matter if it alone takes long
     first = time.perf_counter() - start
     if first > 10 * seconds:
         return 1 / first
@@ -295,7 +295,7 @@ def _rate(call: Callable[[], object], seconds: float) -> float:
 
 
 def _command(source: Source, generator: Generator, samples: Path | None) -> str:
-    """It begins with undamaged signals, which everybody has: they are measured first, and the true error is told."""
+    """The suggested command takes undamaged signals and simulates measurements, so that it reports the true error."""
     own = "pictures/" if makes_pictures(generator.signal_shape) else "signals.npy"
     inputs = own if samples is None else str(samples / _FOLDER)
     words = ["genprior", "recover", inputs, "--generator", source.generator]
@@ -307,12 +307,12 @@ def _command(source: Source, generator: Generator, samples: Path | None) -> str:
     return shlex.join(words)
 
 
-def _range_words(told: Range) -> list[str]:
-    return [told] if told == "keep" else [f"{bound:g}" for bound in told]
+def _range_words(given: Range) -> list[str]:
+    return [given] if given == "keep" else [f"{bound:g}" for bound in given]
 
 
 def _operator(shape: tuple[int, ...]) -> str:
-    """Smaller images where the size allows it, else random measurements, by a matrix only if it is small."""
+    """Downsampling if the size allows it, otherwise random measurements (by a dense matrix only if it is small)."""
     if len(shape) == 3 and shape[1] % 4 == 0 and shape[2] % 4 == 0:
         return "downsample:4"
     d = math.prod(shape)

@@ -16,13 +16,13 @@ from genprior.report import page
 _ROWS = 200
 _STRIP = 12
 CAVEAT = (
-    "Projection on the range of a generator undoes much of an attack that does not know of it. It is no proven "
-    "defence: an attacker who knows the generator can find pictures that are misread after the projection too."
+    "Projection onto the range of a generator removes much of an attack that does not take it into account. It is not a "
+    "proven defence: an attacker who knows the generator can find images that are misclassified after projection too."
 )
 
 
 def write_defence(record: Record, projection: Projection, path: Path) -> None:
-    """Counts, pictures before and after, the first rows."""
+    """Counts, images before and after, the first rows."""
     rows = [
         (
             item["name"],
@@ -36,15 +36,15 @@ def write_defence(record: Record, projection: Projection, path: Path) -> None:
         for item in record.items[:_ROWS]
     ]
     head = ("item", "before", "after", "changed", "l_inf distance", "status", "label")
-    told = [
+    numbers = [
         (name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
         for name, value in record.numbers.items()
     ]
-    sections = [("Result", page.table(("", ""), told)), ("Pictures", _pictures(record))]
+    sections = [("Result", page.table(("", ""), numbers)), ("Images", _images(record))]
     sections += [(f"The first {len(rows)} items" if len(record.items) > _ROWS else "Items", page.table(head, rows))]
     sections += [("What this is worth", page.paragraph(CAVEAT))]
     how = f"{projection.norm}, {projection.steps} iterations"
-    lead = f"Each picture was replaced by the nearest one of the generator ({how}), then classified."
+    lead = f"Each image was replaced by the nearest one that the generator can make ({how}), then classified."
     write_text(
         path,
         page.page(
@@ -54,13 +54,13 @@ def write_defence(record: Record, projection: Projection, path: Path) -> None:
 
 
 def _said(item: dict[str, Any], when: str) -> str:
-    """The class and how sure the classifier is."""
+    """The class and its confidence."""
     return "-" if item[when] is None else f"{item[when]} ({item[f'{when}_confidence']:.0%})"
 
 
-def _pictures(record: Record) -> str:
+def _images(record: Record) -> str:
     if not record.given or record.given[0].ndim != 3 or record.given[0].shape[0] not in {1, 3}:
-        return page.paragraph("The signals are no pictures.")
+        return page.paragraph("The signals are not images.")
     strips = []
     for start in range(0, len(record.given), _STRIP):
         strips.append(("given", torch.stack(record.given[start : start + _STRIP])))

@@ -1,4 +1,4 @@
-"""The defence for a person's files: read a batch, project, classify before and after, write; then a record and a report."""
+"""The defence of files: read a batch, project, classify before and after, write; then a record and a report."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _SHOWN = 24
 
 @dataclass
 class Record:
-    """What became of all items."""
+    """Results of all items."""
 
     items: list[dict[str, Any]] = field(default_factory=list)
     unreadable: list[dict[str, str]] = field(default_factory=list)
     given: list[Tensor] = field(default_factory=list)
-    """The first pictures, for the report."""
+    """The first images, for the report."""
     projected: list[Tensor] = field(default_factory=list)
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
 
     @property
     def total(self) -> int:
-        """How many items there are, read or not."""
+        """Number of items, readable or not."""
         return len(self.items) + len(self.unreadable)
 
     @property
@@ -75,9 +75,9 @@ def defend_files(
     skip: bool = False,
     on_progress: Progress = lambda done, total, note: None,
 ) -> Record:
-    """Defend every picture of files and folders; ``out/defended`` gets the projections, ``out/result.json`` the record.
+    """Defend every image of files and folders; ``out/defended`` gets the projections, ``out/result.json`` the record.
 
-    Nothing that is there already is replaced: ``out`` must hold no results of an earlier run.
+    No file is overwritten: ``out`` must hold no results of an earlier run.
     """
     generator = projection.generator
     items = open_items(inputs, _expected(generator, resize), skip=skip, without=out)
@@ -117,11 +117,11 @@ def _expected(generator: Generator, resize: bool) -> Expected:
 
 
 def _refuse_losses(out: Path) -> None:
-    """Raise where a file would be written over, or beside those of another run."""
+    """Raise if a file would be overwritten or mixed with those of another run."""
     for path in (out / SIGNALS, out / RESULT, out / REPORT):
         if path.exists() and not (path.is_dir() and not any(path.iterdir())):
             raise ValueError(
-                f"{path} is there already, of an earlier run or from elsewhere: give another `out`, or remove it"
+                f"{path} exists already, from an earlier run or another source: give another `out`, or remove it"
             )
     if begun(out):
         raise ValueError(f"{out} holds a job of genprior recover or denoise: give another `out`")
@@ -129,7 +129,7 @@ def _refuse_losses(out: Path) -> None:
 
 @contextmanager
 def _work(out: Path) -> Iterator[tuple[Path, tuple[str, ...]]]:
-    """A hidden folder, without rows of an earlier run, for this process alone; and notes. In the end nothing is left of it."""
+    """A hidden, locked, empty work folder, and notes for the user. It is removed at the end."""
     make_folder(out)
     folder = out / FOLDER
     with alone(out) as notes:
@@ -140,7 +140,7 @@ def _work(out: Path) -> Iterator[tuple[Path, tuple[str, ...]]]:
         finally:
             _clear(folder)
             (folder / LOCK).unlink(missing_ok=True)
-            with suppress(OSError):  # something of somebody else is there
+            with suppress(OSError):  # it holds files of another program
                 folder.rmdir()
 
 
@@ -153,7 +153,7 @@ def _clear(work: Path) -> None:
 def _labels(path: Path, count: int) -> list[int]:
     found: list[int] = read_array(path, kinds="ui").reshape(-1).tolist()
     if len(found) != count:
-        raise ValueError(f"{path} holds {len(found)} labels, but there are {count} pictures: give one for each")
+        raise ValueError(f"{path} holds {len(found)} labels, but there are {count} images: give one label per image")
     return found
 
 
@@ -172,9 +172,9 @@ def _batch(
     record.unreadable += [{"name": item.name, "problem": item.problem} for item in loaded if item.value is None]
     signals: list[Tensor | None] = [None] * len(loaded)
     if good:
-        pictures = torch.stack([value for item in loaded if (value := item.value) is not None])
-        pictures = _within(pictures.to(projection.generator.device, projection.generator.dtype), projection.generator)
-        found = defend(classifier, projection, pictures, numbers=[start + row for row in good])
+        images = torch.stack([value for item in loaded if (value := item.value) is not None])
+        images = _within(images.to(projection.generator.device, projection.generator.dtype), projection.generator)
+        found = defend(classifier, projection, images, numbers=[start + row for row in good])
         if Status.INTERRUPTED in found.result.status:
             raise KeyboardInterrupt
         for place, row in enumerate(good):
@@ -182,20 +182,20 @@ def _batch(
             label = None if labels is None else labels[start + row]
             record.items.append(_entry(loaded[row].name, found, place, label))
         room = _SHOWN - len(record.given)
-        record.given += list(pictures[:room].cpu()) if room > 0 else []
+        record.given += list(images[:room].cpu()) if room > 0 else []
         record.projected += list(found.pictures[:room].cpu()) if room > 0 else []
         record.seconds += found.result.seconds
     outputs.write(start, signals)
     outputs.finish(stop)
 
 
-def _within(pictures: Tensor, generator: Generator) -> Tensor:
-    """Cut off what rounding has left outside of the generator's range; items further outside were refused."""
-    return pictures if generator.signal_range is None else pictures.clamp(*generator.signal_range)
+def _within(images: Tensor, generator: Generator) -> Tensor:
+    """Clamp rounding errors to the generator's range; items further outside were refused."""
+    return images if generator.signal_range is None else images.clamp(*generator.signal_range)
 
 
 def _entry(name: str, found: Defended, place: int, label: int | None) -> dict[str, Any]:
-    """One item in plain values; None where numbers are not finite."""
+    """One item in plain values; None for numbers that are not finite."""
     sure = {
         "before": finite(float(found.before_confidence[place])),
         "after": finite(float(found.after_confidence[place])),

@@ -1,4 +1,4 @@
-"""The memory of a job on disk: what was asked, which batches are done, so that the same command goes on after any end."""
+"""The record of a job on disk (its settings and finished batches), from which the same command resumes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _JOB = "job.json"
 _FORMAT = "genprior-job-4"
 _AT_MOST = 4
 CONTENT = "content of the "
-"""Names of digests of files begin so."""
+"""Prefix of the names of file digests."""
 FOLDER = ".job"
 """Where the records are, in the output folder."""
 LOCK = "lock"
@@ -34,10 +34,10 @@ class Ledger:
     def __init__(
         self, out: Path, asked: dict[str, Any], newer_than: Callable[[int], Iterable[Path]] = lambda time: ()
     ) -> None:
-        """``newer_than`` gives the inputs that were changed after a time, to be named where a job is refused for them."""
+        """``newer_than`` gives the inputs changed after a time, for the error message if they differ."""
         self.folder = out / FOLDER
         self.notes: list[str] = []
-        """What the user should know of damaged records."""
+        """Notes for the user about damaged records."""
         make_folder(out)
         add_folder(self.folder)
         remove_unfinished(self.folder)
@@ -45,26 +45,26 @@ class Ledger:
         _refuse_another(out, identity, newer_than)
         self._journal = Journal.of(_FORMAT, identity)
 
-    def chunk(self, number: int) -> dict[str, Any] | None:
-        """What was recorded of a batch, None if it is not done. A damaged record is set aside: its batch is done again."""
+    def batch(self, number: int) -> dict[str, Any] | None:
+        """The record of a batch; None if it is not done. A damaged record is set aside and its batch is repeated."""
         record = self._journal.read_or_set_aside(self._path(number), self.notes)
         return None if record is None else record.meta
 
-    def chunks(self) -> Iterator[dict[str, Any]]:
-        """The batches that are done, from the first on."""
+    def batches(self) -> Iterator[dict[str, Any]]:
+        """Records of the finished batches, in order."""
         return (record.meta for record in self._records())
 
     def images(self) -> Iterator[dict[str, Tensor]]:
-        """The images kept of each batch that is done."""
+        """The images kept of each finished batch."""
         return (record.tensors for record in self._records())
 
-    def write_chunk(self, number: int, record: dict[str, Any], images: dict[str, list[Tensor]] | None = None) -> None:
-        """Record a batch as done, with a few images for the report: from now on it will not be done again."""
+    def write_batch(self, number: int, record: dict[str, Any], images: dict[str, list[Tensor]] | None = None) -> None:
+        """Record a batch as finished, with a few images for the report."""
         tensors = {name: torch.stack(parts) for name, parts in (images or {}).items() if parts}
         self._journal.write(self._path(number), record, tensors)
 
     def forget(self, numbers: Iterable[int]) -> None:
-        """These batches are to be done again."""
+        """Remove the records of these batches, so that they are repeated."""
         for number in numbers:
             self._path(number).unlink(missing_ok=True)
 
@@ -79,27 +79,27 @@ class Ledger:
 
 
 def _refuse_another(out: Path, identity: dict[str, Any], newer_than: Callable[[int], Iterable[Path]]) -> None:
-    """Raise where a folder holds another job, or one that cannot be told."""
+    """Raise if a folder holds another job, or an unreadable record of one."""
     path = out / FOLDER / _JOB
     try:
         changed = agree(path, identity)
     except Damaged as problem:
         raise ValueError(
-            f"{problem}, so that it is not known which job {out} holds: give another `out`, or delete the folder"
+            f"{problem}, so the job in {out} cannot be identified: give another `out`, or delete the folder"
         ) from None
     if changed:
         newer = [printable(str(place)) for place in newer_than(path.stat().st_mtime_ns)]
         raise ValueError(
-            f"{out} holds another job ({_told(changed, newer)}): repeat that command to go on with it, "
+            f"{out} holds another job ({_changes(changed, newer)}): repeat that command to resume it, "
             "give another `out`, or delete the folder"
         )
 
 
 @contextmanager
 def alone(out: Path) -> Iterator[tuple[str, ...]]:
-    """Keep a second process out of the same folder; the lock ends with the process, however that ends.
+    """Lock the folder against a second process; the lock ends with the process, however that ends.
 
-    Gives notes for the user: some file systems have no locks.
+    Yields notes for the user, because some file systems have no locks.
     """
     try:
         import fcntl  # noqa: PLC0415 - not on every system
@@ -115,12 +115,12 @@ def alone(out: Path) -> Iterator[tuple[str, ...]]:
         except BlockingIOError:
             raise ValueError(f"another process is working in {out}: wait for it, or give another `out`") from None
         except OSError as problem:
-            notes = (f"{out} cannot be locked ({problem.strerror}): start no second process there",)
+            notes = (f"{out} cannot be locked ({problem.strerror}): do not start a second process there",)
         yield notes
 
 
-def _told(changed: dict[str, tuple[Any, Any]], newer: list[str]) -> str:
-    """What differs: options by their values; contents of files, which are digests, only where all options agree."""
+def _changes(changed: dict[str, tuple[Any, Any]], newer: list[str]) -> str:
+    """The differences: options by value; file contents, known by digest, only if all options agree."""
     options = [name for name in changed if not name.startswith(CONTENT)][:_AT_MOST]
     if options:
         return differences({name: changed[name] for name in options})

@@ -1,4 +1,4 @@
-"""What came out of a job: ``result.json``, written batch by batch in bounded memory, and the numbers for a summary."""
+"""The outcome of a job in numbers, for a summary."""
 
 from __future__ import annotations
 
@@ -31,33 +31,33 @@ class Outcome:
     outside: int = 0
     """Items whose latent lies outside of the generator's latent distribution."""
     first: list[dict[str, Any]] = field(default_factory=list)
-    """The items to look at first: those that need attention, then those that fit worst."""
+    """The items to inspect first: those that need attention, then those that fit worst."""
     seconds: float = 0.0
     forwards: int = 0
     backwards: int = 0
     plan: str = ""
     notes: tuple[str, ...] = ()
     unread: str = ""
-    """Why the first of the items that could not be read could not be."""
+    """Why the first unreadable item could not be read."""
 
     @property
     def company(self) -> Company:
-        """What items are compared with."""
+        """The statistics that items are compared with."""
         return Company.of(self.residuals)
 
     @property
     def not_begun(self) -> int:
-        """Items for which no time was left."""
+        """Number of items for which no time was left."""
         return self.attention[Concern.NOT_BEGUN]
 
     @property
     def lost(self) -> int:
-        """Items that fit far worse than the others, or than the noise."""
+        """Number of items that fit far worse than the others, or than the noise."""
         return self.attention[Concern.LOST]
 
     @property
     def recovered(self) -> int:
-        """Items with a result: read, searched for at least one step, not diverged."""
+        """Number of items with a result: read, at least one step made, not diverged."""
         return self.total - self.counts[UNREADABLE] - self.counts[Status.DIVERGED.name] - self.not_begun
 
     def add(self, record: dict[str, Any]) -> None:
@@ -78,7 +78,7 @@ class Outcome:
                 self.errors.append(item["error"])
 
     def judge(self, item: dict[str, Any]) -> None:
-        """Note an item that was assessed beside all others."""
+        """Count an assessed item."""
         if item["attention"] is not None:
             self.attention[item["attention"]] += 1
         if item["status"] != UNREADABLE:
@@ -104,7 +104,7 @@ class Outcome:
 
 
 def _badness(item: dict[str, Any]) -> tuple[int, float]:
-    """The gravest concern first, then the residual."""
+    """Sort key: the most serious concern, then the residual."""
     concern = item["attention"]
     grave = 0 if concern is None else len(Concern) - list(Concern).index(Concern(concern))
     return grave, -1.0 if item["residual"] is None else float(item["residual"])

@@ -18,20 +18,20 @@ from genprior.terms import L1, Ball, Box, LInf, Term
 
 _NORMS: dict[str, type[Term]] = {"l1": L1, "linf": LInf}
 _SMOOTH = 0.01
-"""Share of the mean squared distance that is added to a norm, so that there is a smooth part."""
+"""Weight of the mean squared distance that is added to a norm, so that the loss has a smooth part."""
 
 
 def check_loss(job: Recovery, operator: Operator) -> None:
-    """Norms other than l2 are taken of ``w - y``, so y must be a signal."""
+    """Losses other than l2 are norms of ``w - y``, so y must be a signal."""
     if job.loss != "l2" and not isinstance(operator, Identity):
         raise ValueError(
-            f"loss {job.loss} compares whole pictures, but the operator {job.operator!r} gives measurements: use the loss "
+            f"loss {job.loss} compares whole images, but the operator {job.operator!r} gives measurements: use the loss "
             "l2, or the operator identity (genprior denoise)"
         )
 
 
 def pose(job: Recovery, generator: Generator, operator: Operator, y: Tensor) -> Problem:
-    """l2: ``1/2 |A w - y|^2``; l1, linf: ``|w - y|`` in that norm and a hundredth of the mean square; box on w, ball on z."""
+    """l2: ``1/2 |A w - y|^2``; l1, linf: ``|w - y|`` in that norm plus 0.01 times the mean square; box on w, ball on z."""
     on_latent = None if job.latent_ball is None else Ball(job.latent_ball)
     if job.loss == "l2":
         on_signal = None if job.box is None else Box(*job.box)
@@ -41,7 +41,7 @@ def pose(job: Recovery, generator: Generator, operator: Operator, y: Tensor) -> 
 
 
 def simulate(operator: Operator, signals: Tensor, noise: float, seed: int, numbers: Sequence[int]) -> Tensor:
-    """``A x + noise`` where something is measured; an item's noise depends on the seed and its number, not on its batch."""
+    """``A x + noise`` (no noise on masked entries); an item's noise depends on the seed and its number, not on its batch."""
     with torch.no_grad():
         y = operator(signals)
         if not noise:
@@ -51,14 +51,14 @@ def simulate(operator: Operator, signals: Tensor, noise: float, seed: int, numbe
 
 
 def relative_residual(operator: Operator, signals: Tensor, y: Tensor) -> Tensor:
-    """``|A x - y| / |y|`` per item; NaN where y is zero."""
+    """``|A x - y| / |y|`` per item; NaN if y is zero."""
     with torch.no_grad():
         size = _size(y)
         return torch.where(size > 0, _batch.ratio(_size(operator(signals) - y), size), torch.nan)
 
 
 def expected_noise(operator: Operator, y: Tensor, noise: float) -> Tensor | None:
-    """``|noise| / |y|`` per item that noise of this standard deviation has on average; None where there is none."""
+    """Expected ``|noise| / |y|`` per item for this standard deviation; None if it is zero."""
     if not noise:
         return None
     one = operator.measured(torch.ones_like(y))
@@ -71,5 +71,5 @@ def _size(values: Tensor) -> Tensor:
 
 def _normal(like: Tensor, seed: int, number: int) -> Tensor:
     random = _random.stream("noise", seed, number)
-    kind = torch.complex128 if like.is_complex() else torch.float64
-    return torch.randn(like.shape, generator=random, dtype=kind, device="cpu").to(like.dtype)
+    dtype = torch.complex128 if like.is_complex() else torch.float64
+    return torch.randn(like.shape, generator=random, dtype=dtype, device="cpu").to(like.dtype)

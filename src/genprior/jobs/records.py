@@ -1,4 +1,4 @@
-"""What is kept of every item: plain numbers for ``result.json``, a few pictures for the report."""
+"""The record of every item: plain numbers for ``result.json``, a few images for the report."""
 
 from __future__ import annotations
 
@@ -24,41 +24,41 @@ UNREADABLE = "UNREADABLE"
 
 @dataclass(frozen=True)
 class Solved:
-    """What came out of some items of a batch."""
+    """Results of some items of a batch."""
 
     result: Result
     y: Tensor
     truth: Tensor | None
     residual: Tensor
     noise: Tensor | None = None
-    """The residual that noise of the known level would have, ``|noise| / |y|``."""
+    """The expected residual ``|noise| / |y|`` at the known noise level."""
 
 
 class Collected:
-    """What came out of one batch, put back into the order of its items."""
+    """Results of one batch, in the order of its items."""
 
     def __init__(self, first: int, loaded: Sequence[Loaded], room: int) -> None:
         self._loaded, self._room = loaded, room
         self.signals: list[Tensor | None] = [None] * len(loaded)
         self.facts: dict[str, Any] = {"first": first, "seconds": 0.0, "forwards": 0, "backwards": 0, "plan": ""}
-        self.pictures: dict[str, list[Tensor]] = {}
+        self.images: dict[str, list[Tensor]] = {}
         self._records = [unread(item) for item in loaded]
 
     @property
     def shown(self) -> int:
-        """Pictures kept for the report."""
-        return len(self.pictures.get("after", []))
+        """Number of images kept for the report."""
+        return len(self.images.get("after", []))
 
     def add(self, rows: Sequence[int], solved: Solved, operator: Operator) -> None:
-        """Take in the items at these places."""
+        """Add the items at these positions."""
         for place, row in enumerate(rows):
             self.signals[row] = solved.result.signal[place]
             self._records[row] = record_of(self._loaded[row].name, solved, place)
         self.facts["plan"] = self.facts["plan"] or solved.result.plan
         for name in ("seconds", "forwards", "backwards"):
             self.facts[name] += getattr(solved.result, name)
-        for name, pictures in shown_of(solved, operator, self._room - self.shown).items():
-            self.pictures.setdefault(name, []).extend(pictures)
+        for name, images in shown_of(solved, operator, self._room - self.shown).items():
+            self.images.setdefault(name, []).extend(images)
 
     def record(self, outputs: Sequence[str | None]) -> dict[str, Any]:
         """In plain values, with the names of the files written."""
@@ -103,7 +103,7 @@ def record_of(name: str, solved: Solved, place: int) -> dict[str, Any]:
 
 
 def facts_of(record: dict[str, Any]) -> Facts:
-    """What an item is assessed by, from its record."""
+    """The facts for the assessment of an item, from its record."""
     objective = record["objective"]
     return Facts(
         status=Status[record["status"]],
@@ -123,7 +123,7 @@ def facts_of(record: dict[str, Any]) -> Facts:
 
 
 def assessed(record: dict[str, Any], company: Company, words: Words) -> dict[str, Any]:
-    """The record with its assessment: what to make of the item, beside all others of the job."""
+    """The record with its assessment, relative to all items of the job."""
     if record["status"] == UNREADABLE:
         return {**record, "advice": words.translate(record["advice"]), "attention": UNREADABLE.lower()}
     found = assess(facts_of(record), company, words)
@@ -131,12 +131,12 @@ def assessed(record: dict[str, Any], company: Company, words: Words) -> dict[str
 
 
 def finite(value: float) -> float | None:
-    """None for what JSON has no number for."""
+    """None for NaN and infinity, which JSON does not have."""
     return value if math.isfinite(value) else None
 
 
 def shown_of(solved: Solved, operator: Operator, room: int) -> dict[str, list[Tensor]]:
-    """A few pictures: what was there before, after, and the truth where it is known."""
+    """A few images: before, after, and the truth if it is known."""
     after = solved.result.signal[: max(0, room)]
     if len(after) == 0 or after.ndim != 4 or after.shape[1] not in {1, 3}:
         return {}

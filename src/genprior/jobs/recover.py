@@ -1,4 +1,4 @@
-"""The job of recovering: read a batch, solve it, write it, note it, and go on; in bounded memory, resumable at any point."""
+"""Recovery of files: read, solve, write and record one batch after another; in bounded memory, resumable at any point."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ from genprior.solvers.registry import solver_named
 from genprior.status import Status
 from genprior.stopping import MaxSteps, Seconds, StopRule, View
 
-_LOOKS = 0.1
-"""Seconds between two notes of progress."""
+_INTERVAL = 0.1
+"""Seconds between two progress reports."""
 
 Progress = Callable[[float, int, str], object]
-"""Told how many items are done (with parts), of how many, and what is going on."""
+"""Called with the number of items done (a fraction within a batch), their total, and the current activity."""
 
 
 def recover(job: Recovery, on_progress: Progress = lambda done, total, note: None, *, words: Words = JOB) -> Outcome:
     """Recover every item of the inputs; write the signals, ``result.json`` and ``report.html`` into ``job.out``.
 
-    Batches that an earlier run of the same job finished are not done again. Raises ``KeyboardInterrupt`` after Ctrl-C: what
-    is finished stays, and the same call goes on. ``words`` are what its advice calls the options of the job.
+    Batches that an earlier run of the same job finished are not repeated. Raises ``KeyboardInterrupt`` after Ctrl-C; the same
+    call then resumes after the finished batches. ``words`` are the names of the options in advice.
 
     Examples
     --------
@@ -92,7 +92,7 @@ class _Job:
         refuse_losses(job.out, self.items)
 
     def run(self, notes: tuple[str, ...], words: Words) -> Outcome:
-        """Every batch that is not done yet; ``notes`` are for the user."""
+        """Solve every unfinished batch; ``notes`` are for the user."""
         ledger = Ledger(self.job.out, self._identity(), self.items.newer_than)
         folder = self.job.out / SIGNALS
         outputs = Outputs(self.items, folder, ledger.folder, self.generator.signal_shape)
@@ -106,15 +106,15 @@ class _Job:
             stop = self._stop(used, len(plan.left) - place)
             batch = self._batch(number * size, min(total, (number + 1) * size), stop, self.job.pictures - shown)
             record = batch.record(outputs.write(number * size, batch.signals))
-            ledger.write_chunk(number, record, batch.pictures)
+            ledger.write_batch(number, record, batch.images)
             used, shown = used + record["seconds"], shown + record["shown"]
         outputs.finish(total)
         self.on_progress(total, total, "writing the report")
-        told = (*self.notes, *notes, *ledger.notes, *self.items.notes, *self.items.changes())
-        return write_result(self.job, ledger, total, tuple(map(words.translate, told)), words)
+        remarks = (*self.notes, *notes, *ledger.notes, *self.items.notes, *self.items.changes())
+        return write_result(self.job, ledger, total, tuple(map(words.translate, remarks)), words)
 
     def _batch(self, start: int, stop: int, rule: StopRule, room: int) -> Collected:
-        """Read and solve the items from ``start`` up to ``stop``; keep at most ``room`` pictures of them."""
+        """Read and solve the items from ``start`` up to ``stop``; keep at most ``room`` images of them."""
         loaded = self.items.read(start, stop)
         batch = Collected(start, loaded, room)
         groups = self._groups(start, loaded)
@@ -125,7 +125,7 @@ class _Job:
         return batch
 
     def _groups(self, start: int, loaded: list[Loaded]) -> list[tuple[list[int], Generator]]:
-        """Items that can be solved together: all that could be read, or those of one class after the other."""
+        """Groups of readable items that are solved together: all at once, or class by class."""
         good = [row for row, item in enumerate(loaded) if item.value is not None]
         if self.labels is None or not good:
             return [(good, self.generator)] if good else []
@@ -145,7 +145,7 @@ class _Job:
             stop=rule,
             z0=starts(generator, self.job.seed, numbers, self.job.restarts),
             patience=self.job.patience,
-            callbacks=[_Looker(self.on_progress, numbers, len(self.items), rule)],
+            callbacks=[_Reporter(self.on_progress, numbers, len(self.items), rule)],
             progress=False,
         )
         if Status.INTERRUPTED in result.status:
@@ -156,14 +156,14 @@ class _Job:
 
     @staticmethod
     def _solved(problem: Problem, *options: Any, **more: Any) -> Result:
-        """A batch none of whose items can be solved ends as such, and the job goes on."""
+        """Solve; if no item of the batch can be solved, return that result and let the job continue."""
         try:
             return solve(problem, *options, **more)
         except Hopeless as found:
             return found.result
 
     def _measurements(self, values: Tensor, numbers: list[int]) -> Tensor:
-        """Made from whole signals, or as given."""
+        """Simulated from whole signals, or as given."""
         if not self.job.simulate:
             return values
         return simulate(self.operator, values, self.job.noise, self.job.seed, numbers)
@@ -175,7 +175,7 @@ class _Job:
     def _check_labels(self) -> None:
         if self.labels is not None and len(self.labels) != len(self.items):
             raise ValueError(
-                f"{self.job.source.labels} holds {len(self.labels)} labels for {len(self.items)} items: give one each"
+                f"{self.job.source.labels} holds {len(self.labels)} labels for {len(self.items)} items: give one per item"
             )
         if self.labels is not None:
             check_labels(self.generator, self.labels)
@@ -190,31 +190,31 @@ class _Job:
         return {**self.job.asked(), **digests}
 
 
-class _Looker:
-    """Tells now and then how far the running batch is."""
+class _Reporter:
+    """Callback that reports the progress of the running batch at intervals."""
 
     def __init__(self, on_progress: Progress, numbers: list[int], total: int, rule: StopRule) -> None:
-        self._told, self._numbers, self._total, self._rule = on_progress, numbers, total, rule
+        self._report, self._numbers, self._total, self._rule = on_progress, numbers, total, rule
         self._last = 0.0
 
     def __call__(self, view: View) -> None:
         now = time.monotonic()
-        if now - self._last < _LOOKS:
+        if now - self._last < _INTERVAL:
             return
         self._last = now
         count = len(self._numbers)
         done = self._numbers[0] + count * share_done(self._rule, view, count)
-        self._told(done, self._total, f"step {view.step}, median objective {view.best_objective.median().item():.3g}")
+        self._report(done, self._total, f"step {view.step}, median objective {view.best_objective.median().item():.3g}")
 
 
 def _expected(job: Recovery, generator: Generator, operator: Operator) -> Expected:
-    """Whole signals where they are to be measured first, else what the operator gives."""
+    """Whole signals if measurements are simulated, otherwise measurements."""
     shape = generator.signal_shape if job.simulate else operator.measurement_shape or generator.signal_shape
-    pictures = len(shape) > 1 and not (operator.complex_measurements and not job.simulate)
+    images = len(shape) > 1 and not (operator.complex_measurements and not job.simulate)
     return Expected(
         shape,
-        measured=not pictures and not job.simulate,
-        unit_range=generator.signal_range == (0.0, 1.0) and pictures,
+        measured=not images and not job.simulate,
+        unit_range=generator.signal_range == (0.0, 1.0) and images,
         complex_too=bool(operator.complex_measurements) and not job.simulate,
         resize=job.resize,
         whole=None if job.simulate else generator.signal_shape,

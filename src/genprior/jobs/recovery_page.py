@@ -1,4 +1,4 @@
-"""The report of a recovery: a summary, a few pictures before and after, the items that fit worst."""
+"""The report of a recovery: a summary, a few images before and after, the items that fit worst."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _NAMES = {"truth": "original", "before": "measured", "back": "measured (A^T y)",
 
 
 def write_recovery_page(job: Recovery, ledger: Ledger, outcome: Outcome) -> None:
-    """One self-contained file."""
+    """Write the report, one self-contained file."""
     sections = [("Result", page.table(("", ""), _facts(job, outcome), prose=True))]
     grave = [item for item in outcome.first if item["attention"] is not None]
     if grave:
         sections.append(
             ("Items that need attention", page.table(_ATTENTION, [_alarm(item) for item in grave], prose=True))
         )
-    pictures = _pictures(ledger, job.pictures)
-    if pictures:
-        count = len(pictures["after"])
+    images = _images(ledger, job.pictures)
+    if images:
+        count = len(images["after"])
         shown = f"The first {count} of {outcome.total} items." if count < outcome.total else "All items."
-        sections.append(("Before and after", page.paragraph(shown) + _strips(pictures)))
+        sections.append(("Before and after", page.paragraph(shown) + _strips(images)))
     sections.append(
         ("How the items ended", page.table(("status", "items", "what it means"), _ends(outcome), prose=True))
     )
@@ -96,16 +96,16 @@ def _number(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, float) else ""
 
 
-def _pictures(ledger: Ledger, most: int) -> dict[str, Tensor]:
-    parts = [images for images in ledger.images() if images]
+def _images(ledger: Ledger, most: int) -> dict[str, Tensor]:
+    parts = [batch for batch in ledger.images() if batch]
     names = [name for name in _NAMES if parts and all(name in part for part in parts)]
     return {name: torch.cat([part[name] for part in parts])[:most] for name in names}
 
 
-def _strips(pictures: dict[str, Tensor]) -> str:
+def _strips(images: dict[str, Tensor]) -> str:
     """Rows of eight, original, measured and recovered below each other."""
-    zoom = max(1, 128 // pictures["after"].shape[-1])
+    zoom = max(1, 128 // images["after"].shape[-1])
     rows = []
-    for start in range(0, len(pictures["after"]), _ROW):
-        rows += [(_NAMES[name], part[start : start + _ROW]) for name, part in pictures.items()]
+    for start in range(0, len(images["after"]), _ROW):
+        rows += [(_NAMES[name], part[start : start + _ROW]) for name, part in images.items()]
     return page.strips(rows, zoom)

@@ -21,7 +21,7 @@ from genprior.jobs.settings import Recovery
 def write_result(job: Recovery, ledger: Ledger, total: int, notes: tuple[str, ...], words: Words) -> Outcome:
     """Write ``result.json`` from the batches on disk, and the report."""
     outcome = Outcome(total, job.out / RESULT, job.out / REPORT, notes=notes)
-    for record in ledger.chunks():
+    for record in ledger.batches():
         outcome.add(record)
     for item in _assessed_items(ledger, outcome.company, words):
         outcome.judge(item)
@@ -44,7 +44,7 @@ def _write(path: Path, job: Recovery, ledger: Ledger, outcome: Outcome, words: W
 
 
 def _assessed_items(ledger: Ledger, company: Company, words: Words) -> Iterator[dict[str, Any]]:
-    return (assessed(item, company, words) for record in ledger.chunks() for item in record["items"])
+    return (assessed(item, company, words) for record in ledger.batches() for item in record["items"])
 
 
 def _write_items(file: IO[str], items: Iterator[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Before a job begins or goes on: nothing of the person's may be written over, and what is lost is done again."""
+"""Start or resume a job: no file of the user is overwritten, and lost results are computed again."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ RESULT, REPORT = "result.json", "report.html"
 
 @dataclass(frozen=True)
 class Plan:
-    """What is left to do, and what the batches that are done have taken."""
+    """The batches left to do, and what the finished ones have used."""
 
     left: list[int]
     """Numbers of batches, in order."""
     used: float
     """Seconds."""
     shown: int
-    """Pictures kept for the report."""
+    """Number of images kept for the report."""
 
 
 def refuse_losses(out: Path, items: Items) -> None:
-    """Raise where a file would be written over: an input in any case, in a folder without a job any other file too."""
+    """Raise if a file would be overwritten: always for inputs, for other files only in a folder without a job."""
     there = [path for path in _written(out, items) if path.exists()]
     inputs = {_identity(part.path): part.path for part in items.parts}
     for path in there:
         if (found := inputs.get(_identity(path))) is not None:
-            raise ValueError(f"the input {found} would be written over by its result: give another `out`")
+            raise ValueError(f"the input {found} would be overwritten by its result: give another `out`")
     if there and not begun(out):
         more = f" and {len(there) - 1} more files" if len(there) > 1 else ""
         raise ValueError(
-            f"{there[0]}{more} would be written over, and no record of a job in {out} says where it is from: give "
+            f"{there[0]}{more} would be overwritten, and {out} has no record of a job that wrote it: give "
             "another `out`, or remove it"
         )
 
 
 def plan_of(ledger: Ledger, outputs: Outputs, total: int, size: int) -> Plan:
-    """Every batch that is not recorded, or whose signals are no longer there; records of the latter are removed."""
+    """Batches without a record, or whose signals are missing; records of the latter are removed."""
     numbers = range(math.ceil(total / size))
     for path in outputs.set_aside_damaged():
         ledger.notes.append(
-            f"an array that was being written is damaged: set aside as {path}, its items are done again"
+            f"an unfinished array is damaged: it was set aside as {path}, and its items are computed again"
         )
     taken: dict[int, tuple[float, int]] = {}
     for number in numbers:
-        record = ledger.chunk(number)
+        record = ledger.batch(number)
         if record is not None and outputs.holds(number * size, _names(record["items"])):
             taken[number] = (record["seconds"], record["shown"])
     for number in outputs.to_repeat(set(taken), size):
@@ -74,6 +74,6 @@ def _names(records: list[dict[str, str | None]]) -> list[str | None]:
 
 
 def _identity(path: Path) -> tuple[int, int]:
-    """The same for two names of one file, whatever links and capitals there are."""
+    """Equal for two names of one file, whatever the links and the letter case."""
     facts = path.stat()
     return facts.st_dev, facts.st_ino

@@ -1,4 +1,4 @@
-"""What is asked of a recovery, as plain values: each is checked before any work."""
+"""Settings of a recovery, as plain values, validated before any work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNLIMITED = 10**9
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A generator, as :func:`genprior.models.foreign.open_generator` takes it."""
+    """A generator: the arguments of :func:`genprior.models.foreign.open_generator`."""
 
     generator: str = "mnist"
     weights: str | None = None
@@ -33,11 +33,11 @@ class Source:
     def __post_init__(self) -> None:
         if self.label is not None and self.labels is not None:
             raise ValueError(
-                "`label` and `labels` were both given: one class for all items, or a file with one per item"
+                "`label` and `labels` were both given: give one class for all items, or a file with one class per item"
             )
 
     def open(self, device: str = "cpu", seconds: float | None = None) -> Opened:
-        """The generator, with notes on what was found out about it, from fewer samples where ``seconds`` do not suffice."""
+        """The generator, with notes on what was detected, from fewer samples if ``seconds`` are short."""
         return open_with_notes(
             self.generator,
             self.weights,
@@ -51,10 +51,10 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Recovery:
-    """A whole recovery: what goes in, how it was measured, how it is solved, where it goes.
+    """A recovery job: inputs, measurements, solver, outputs.
 
-    ``time`` is for the whole job: what is left is shared among the batches that are left. Without it, ``steps`` (by default
-    1000) bound every batch.
+    ``time`` is for the whole job: the time left is shared among the batches left. Without it, ``steps`` (by default
+    1000) limit every batch.
     """
 
     inputs: tuple[str, ...]
@@ -62,7 +62,7 @@ class Recovery:
     source: Source = field(default_factory=Source)
     operator: str = "identity"
     simulate: bool = False
-    """Inputs are whole signals: measure them first, and tell the true error in the end."""
+    """Inputs are whole signals: simulate their measurements, and report the true error."""
     noise: float = 0.0
     """Standard deviation of the noise added in a simulation."""
     loss: str = "l2"
@@ -80,18 +80,18 @@ class Recovery:
     resize: bool = False
     skip: bool = False
     pictures: int = 16
-    """Most items shown in the report."""
+    """Largest number of items shown in the report."""
 
     def __post_init__(self) -> None:
         _validate.number("noise", self.noise, least=0)
         if self.noise and not self.simulate:
-            raise ValueError("`noise` is for simulations: give `simulate=True` too, or leave it out")
+            raise ValueError("`noise` is only used in simulations: add `simulate=True`, or leave it out")
         if self.loss not in LOSSES:
             raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}")
         if self.box is not None and not self.box[0] < self.box[1]:
-            raise ValueError(f"box must be a lower and a higher bound, got {self.box[0]:g} and {self.box[1]:g}")
+            raise ValueError(f"box must be a lower and an upper bound, got {self.box[0]:g} and {self.box[1]:g}")
         if self.box is not None and self.loss != "l2":
-            raise ValueError(f"box goes with the loss l2, got {self.loss!r}: the two would take the same place")
+            raise ValueError(f"box works only with the loss l2, got {self.loss!r}: both would be terms on the signal")
         if self.latent_ball is not None:
             _validate.number("latent_ball", self.latent_ball, above=0)
         if self.time is not None:
@@ -108,13 +108,13 @@ class Recovery:
 
     @property
     def most_steps(self) -> int:
-        """Steps of a batch at most."""
+        """Largest number of steps per batch."""
         return self.steps or (DEFAULT_STEPS if self.time is None else _UNLIMITED)
 
     def asked(self) -> dict[str, Any]:
-        """All that determines the outcome, as plain values; the device and the report's size do not.
+        """Everything that determines the outcome, as plain values; not the device or the size of the report.
 
-        An infinite bound is the text ``"inf"``, for JSON has no such number.
+        An infinite bound is the text ``"inf"``, because JSON has no infinity.
         """
         plain = asdict(self)
         if self.box is not None:

@@ -1,4 +1,4 @@
-"""A few real digits that come with the package, so that a demo and a test need no download."""
+"""Real digits bundled with the package, so that demos and tests need no download."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ def digits(count: int = 300) -> tuple[Tensor, Tensor]:
     Examples
     --------
     >>> from genprior import samples
-    >>> pictures, labels = samples.digits(5)
-    >>> pictures.shape, labels.tolist()
+    >>> images, labels = samples.digits(5)
+    >>> images.shape, labels.tolist()
     (torch.Size([5, 1, 28, 28]), [7, 2, 1, 0, 4])
     """
-    pictures, labels = _stored()
-    if _validate.whole("count", count) > len(pictures):
+    images, labels = _stored()
+    if _validate.whole("count", count) > len(images):
         raise ValueError(
-            f"count must be at most {len(pictures)}, the digits that are bundled, got {count}: "
+            f"count must be at most {len(images)}, the number of bundled digits, got {count}: "
             "genprior.training.data.mnist('test') has all 10,000"
         )
-    return pictures[:count].float() / 255, labels[:count].clone()
+    return images[:count].float() / 255, labels[:count].clone()
 
 
 def save(folder: str | Path, count: int = 20) -> list[Path]:
     """Write the first digits as PNG files into a folder, to try commands on: ``00-7.png`` is a seven."""
-    pictures, labels = digits(count)
+    images, labels = digits(count)
     folder = Path(folder)
     add_folder(folder)
     paths = [folder / f"{number:02d}-{label}.png" for number, label in enumerate(labels.tolist())]
-    for path, picture in zip(paths, (255 * pictures[:, 0]).round().to(torch.uint8), strict=True):
-        image = Image.fromarray(picture.numpy())
+    for path, pixels in zip(paths, (255 * images[:, 0]).round().to(torch.uint8), strict=True):
+        image = Image.fromarray(pixels.numpy())
         write_atomically(path, lambda temporary, image=image: image.save(temporary, format="png"))  # type: ignore[misc]
     return paths
 

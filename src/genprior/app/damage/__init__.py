@@ -1,4 +1,4 @@
-"""How a picture is damaged."""
+"""Types of damage to an image."""
 
 from genprior.app.damage.base import Damage, Damaged
 from genprior.app.damage.changed import Attacked, Changed, SaltAndPepper, Signs

@@ -1,4 +1,4 @@
-"""Damage that changes single pixels, answered by the norm that fits it: l1 or l_inf."""
+"""Damage that changes pixels, with the loss norm that fits it: l1 or l_inf."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from genprior.problem import Problem
 from genprior.terms import L1, LInf, Term
 
 _SMOOTH = 0.01
-"""Share of the mean square that is added to the norm, as ``genprior recover`` does."""
+"""Weight of the mean square that is added to the norm, as in ``genprior recover``."""
 _NORMS: dict[str, type[Term]] = {"L1": L1, "LInf": LInf}
 
 
 @dataclass(frozen=True)
 class Changed(Damage):
-    """A changed picture v, answered by ``|w - v|`` in a norm, with a hundredth of the mean square."""
+    """A changed image v; the loss is ``|w - v|`` in a norm plus 0.01 times the mean square."""
 
     level: float = 0.2
     seed: int = 0
@@ -32,21 +32,21 @@ class Changed(Damage):
 
     @abstractmethod
     def change(self, truth: Tensor) -> Tensor:
-        """The changed picture."""
+        """The changed image."""
 
     @abstractmethod
     def change_code(self) -> list[str]:
-        """The same in Python: ``changed`` from ``truth``."""
+        """Equivalent Python: ``changed`` from ``truth``."""
 
     def apply(self, truth: Tensor, generator: Generator) -> Damaged:
-        """Change the picture."""
+        """Change the image."""
         changed = self.change(truth)
         loss = SquaredDistance(changed, weight=_SMOOTH / changed.numel())
         problem = Problem(generator, loss=loss, on_signal=_NORMS[self.norm]().around(changed))
         return Damaged(problem, changed, changed.clamp(0, 1))
 
     def code(self, shape: tuple[int, ...]) -> str:
-        """Change it; the problem."""
+        """Equivalent Python."""
         lines = [
             *self.change_code(),
             f"loss = gp.SquaredDistance(changed, weight={_SMOOTH} / changed.numel())",
@@ -54,18 +54,18 @@ class Changed(Damage):
         ]
         return "\n".join(lines)
 
-    def command(self, shape: tuple[int, ...], picture: str) -> list[str]:
-        """The changed picture lies in a file: there is nothing to simulate."""
+    def command(self, shape: tuple[int, ...], image: str) -> list[str]:
+        """The changed image is a file, so nothing is simulated."""
         return ["denoise", "changed.npy", "--loss", self.norm.lower()]
 
     def files(self, damaged: Damaged) -> dict[str, Tensor]:
-        """The changed picture."""
+        """The changed image."""
         return {"changed.npy": damaged.measured}
 
 
 @dataclass(frozen=True)
 class SaltAndPepper(Changed):
-    """A share of the pixels turned black or white."""
+    """A fraction of the pixels set to black or white."""
 
     norm: ClassVar[str] = "L1"
 
@@ -82,8 +82,8 @@ class SaltAndPepper(Changed):
         ]
 
     def words(self, shape: tuple[int, ...]) -> str:
-        """How many."""
-        return f"{self.level:.0%} of the values black or white"
+        """Short description."""
+        return f"{self.level:.0%} of the values set to black or white"
 
 
 @dataclass(frozen=True)
@@ -103,16 +103,16 @@ class Signs(Changed):
         ]
 
     def words(self, shape: tuple[int, ...]) -> str:
-        """How far."""
+        """Short description."""
         return f"every value up or down by {self.level:g}"
 
 
 @dataclass(frozen=True)
 class Attacked(Changed):
-    """Moved so that the bundled classifier of digits misreads it: projected gradient in l_inf."""
+    """An l_inf projected-gradient attack on the bundled digit classifier."""
 
     def change(self, truth: Tensor) -> Tensor:
-        """Attack the classifier's own reading of the picture."""
+        """Attack the class that the classifier gives the image."""
         classifier = registry.classifier()
         return self._attack(classifier, truth, predictions(classifier, truth), seed=self.seed)
 
@@ -121,9 +121,9 @@ class Attacked(Changed):
         return ProjectedGradientAttack(size=self.level, step=self.level / 10, steps=30)
 
     def apply(self, truth: Tensor, generator: Generator) -> Damaged:
-        """Change it, and tell how the classifier reads it."""
+        """Change the image and report the classes before and after."""
         plain = super().apply(truth, generator)
-        note = f"The classifier reads {_read(truth)}, then {_read(plain.measured)}."
+        note = f"The classifier reads {_read(truth)} before the attack and {_read(plain.measured)} after."
         return Damaged(plain.problem, plain.measured, plain.seen, note, judge=lambda x: f"read as {_read(x)}")
 
     def change_code(self) -> list[str]:
@@ -136,9 +136,9 @@ class Attacked(Changed):
         ]
 
     def words(self, shape: tuple[int, ...]) -> str:
-        """How far."""
-        return f"attacked: each value moved by up to {self.level:g}."
+        """Short description."""
+        return f"attacked: each value changed by up to {self.level:g}."
 
 
-def _read(picture: Tensor) -> int:
-    return int(predictions(registry.classifier(), picture)[0])
+def _read(image: Tensor) -> int:
+    return int(predictions(registry.classifier(), image)[0])

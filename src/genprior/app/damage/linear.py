@@ -21,12 +21,12 @@ from genprior.problem import Problem
 from genprior.report.sheets import stretched
 
 LARGEST_DENSE = 2**21
-"""Most numbers in a matrix of Gaussian measurements (8 MB); above, the same number of random Hadamard rows."""
+"""Largest size of a Gaussian matrix, in entries (8 MB); larger ones are replaced by random Hadamard rows."""
 
 
 @dataclass(frozen=True)
 class Linear(Damage):
-    """Measurements ``y = A x + noise`` (no noise where nothing is measured), answered by ``1/2 |A w - y|^2``."""
+    """Measurements ``y = A x + noise`` (no noise on masked entries); the loss is ``1/2 |A w - y|^2``."""
 
     noise: float = 0.0
     """Standard deviation of the noise on the measurements."""
@@ -37,7 +37,7 @@ class Linear(Damage):
         _validate.whole("seed", self.seed, 0)
 
     def operator(self, shape: tuple[int, ...]) -> Operator:
-        """``A`` for signals of this shape: what the command makes of its words."""
+        """``A`` for signals of this shape, parsed as on the command line."""
         return parse_operator(self.operator_words(shape), shape)
 
     @abstractmethod
@@ -49,26 +49,26 @@ class Linear(Damage):
         """``A`` on the command line."""
 
     def seen(self, y: Tensor, operator: Operator) -> Tensor:
-        """What can be shown of the measurements."""
+        """An image of the measurements."""
         return y
 
     def apply(self, truth: Tensor, generator: Generator) -> Damaged:
-        """Measure, add noise."""
+        """Simulate the measurements."""
         operator = self.operator(generator.signal_shape)
         y = simulate(operator, truth, self.noise, self.seed, [0])
         problem = Problem(generator, loss=LeastSquares(operator, y))
         return Damaged(problem, y, self.seen(y, operator).clamp(0, 1))
 
     def code(self, shape: tuple[int, ...]) -> str:
-        """Operator, measurements, problem."""
+        """Equivalent Python."""
         noisy = f"simulate(A, truth, noise={self.noise!r}, seed={self.seed}, numbers=[0])"
         lines = [f"A = {self.operator_code(shape)}", f"y = {noisy if self.noise else 'A(truth)'}"]
         return "\n".join([*lines, "problem = gp.Problem(G, loss=gp.LeastSquares(A, y))"])
 
-    def command(self, shape: tuple[int, ...], picture: str) -> list[str]:
-        """Simulated measurements, with noise where there is some."""
+    def command(self, shape: tuple[int, ...], image: str) -> list[str]:
+        """Equivalent command."""
         noise = ["--noise", f"{self.noise:g}"] if self.noise else []
-        return ["recover", picture, "--operator", self.operator_words(shape), "--simulate", *noise]
+        return ["recover", image, "--operator", self.operator_words(shape), "--simulate", *noise]
 
     def _with_noise(self, words: str) -> str:
         return f"{words}, noise {self.noise:g}" if self.noise else words
@@ -76,18 +76,18 @@ class Linear(Damage):
 
 @dataclass(frozen=True)
 class Measurements(Linear):
-    """Random measurements, fewer than pixels."""
+    """Random measurements, fewer than there are pixels."""
 
     m: int = 392
 
     def _structured(self, shape: tuple[int, ...]) -> bool:
-        """Gaussian where the matrix is small, rows of a randomised Hadamard matrix where it is not."""
+        """Whether to use a randomised Hadamard matrix, because a Gaussian one would be too large."""
         return self.m * math.prod(shape) > LARGEST_DENSE
 
     def operator_code(self, shape: tuple[int, ...]) -> str:
         """``A`` in Python."""
-        kind = "SubsampledHadamard" if self._structured(shape) else "Gaussian"
-        return f"gp.operators.{kind}({self.m}, G.signal_shape, seed={self.seed})"
+        name = "SubsampledHadamard" if self._structured(shape) else "Gaussian"
+        return f"gp.operators.{name}({self.m}, G.signal_shape, seed={self.seed})"
 
     def operator_words(self, shape: tuple[int, ...]) -> str:
         """``A`` on the command line."""
@@ -98,22 +98,22 @@ class Measurements(Linear):
         return stretched(operator.adjoint(y))
 
     def words(self, shape: tuple[int, ...]) -> str:
-        """Kind and number."""
-        kind = "random Hadamard" if self._structured(shape) else "Gaussian"
-        return self._with_noise(f"{self.m} {kind} measurements of {math.prod(shape)} values")
+        """Which matrix, how many rows."""
+        name = "random Hadamard" if self._structured(shape) else "Gaussian"
+        return self._with_noise(f"{self.m} {name} measurements of {math.prod(shape)} values")
 
 
 @dataclass(frozen=True)
 class Painted(Linear):
-    """A part painted over is lost."""
+    """Part of the image is painted over and lost."""
 
     known: Tensor | None = None
-    """Mask ``(h, w)``: True where the picture is known."""
+    """Mask ``(h, w)``: True where the image is known."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.known is None:
-            raise ValueError("there is no mask: paint on the image what is to be lost, and leave some part of it")
+            raise ValueError("there is no mask: paint over a part of the image")
 
     def operator(self, shape: tuple[int, ...]) -> Operator:
         """The mask."""
@@ -121,11 +121,11 @@ class Painted(Linear):
         return Mask(self.known, shape)
 
     def operator_code(self, shape: tuple[int, ...]) -> str:
-        """``A`` in Python; the mask lies beside the script."""
+        """``A`` in Python; reads ``mask.png`` in the working folder."""
         return 'gp.operators.Mask(torch.from_numpy(np.asarray(Image.open("mask.png")) > 0), G.signal_shape)'
 
     def operator_words(self, shape: tuple[int, ...]) -> str:
-        """``A`` on the command line; the mask lies in the working folder."""
+        """``A`` on the command line; reads ``mask.png`` in the working folder."""
         return describe("mask", file="mask.png")
 
     def files(self, damaged: Damaged) -> dict[str, Tensor]:
@@ -134,12 +134,12 @@ class Painted(Linear):
         return {"mask.png": self.known}
 
     def seen(self, y: Tensor, operator: Operator) -> Tensor:
-        """The picture with the lost part in grey."""
+        """The image with the lost part in grey."""
         assert self.known is not None
         return torch.where(self.known, y, 0.5)
 
     def words(self, shape: tuple[int, ...]) -> str:
-        """How much is lost."""
+        """Short description."""
         assert self.known is not None
         return self._with_noise(f"{1 - self.known.float().mean().item():.0%} painted over")
 
@@ -159,13 +159,13 @@ class Blurred(Linear):
         return describe("blur", sigma=self.sigma)
 
     def words(self, shape: tuple[int, ...]) -> str:
-        """How wide."""
+        """Short description."""
         return self._with_noise(f"blur of {self.sigma:g} pixels")
 
 
 @dataclass(frozen=True)
 class Smaller(Linear):
-    """Means over blocks: a picture of fewer pixels."""
+    """A smaller image, by averaging blocks of pixels."""
 
     factor: int = 4
 
@@ -178,17 +178,17 @@ class Smaller(Linear):
         return describe("downsample", factor=self.factor)
 
     def seen(self, y: Tensor, operator: Operator) -> Tensor:
-        """The small picture in its pixels."""
+        """The small image, enlarged."""
         return functional.interpolate(y, scale_factor=self.factor, mode="nearest")
 
     def words(self, shape: tuple[int, ...]) -> str:
-        """How small."""
-        return self._with_noise(f"{self.factor} times fewer pixels each way")
+        """Short description."""
+        return self._with_noise(f"width and height reduced {self.factor} times")
 
 
 @dataclass(frozen=True)
 class Noisy(Linear):
-    """Gaussian noise on the picture itself; with noise 0 the picture as it is, to be moved into the range of G."""
+    """Gaussian noise on the image itself; with noise 0 the image is projected onto the range of G."""
 
     noise: float = 0.3
 
@@ -201,5 +201,5 @@ class Noisy(Linear):
         return describe("identity")
 
     def words(self, shape: tuple[int, ...]) -> str:
-        """How strong."""
-        return f"Gaussian noise of standard deviation {self.noise:g}" if self.noise else "nothing: the image as it is"
+        """Short description."""
+        return f"Gaussian noise of standard deviation {self.noise:g}" if self.noise else "no damage: the image as it is"

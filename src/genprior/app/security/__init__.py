@@ -1,1 +1,1 @@
-"""What stands between the network and the page: names, sizes, times, numbers, and messages that no browser would send."""
+"""Protection of the page: host names, limits on sizes, times and connections, and forged messages."""

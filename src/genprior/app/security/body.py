@@ -1,4 +1,4 @@
-"""How large a request may be, and how long it may take to arrive."""
+"""Limits on the size of a request and the time it takes to arrive."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 BODY_SECONDS = 120.0
-"""For the body of a request to arrive: 5 MB in 120 s is a third of a megabit a second."""
+"""For the body of a request to arrive: 5 MB in 120 s is a third of a megabit per second."""
 
 
 class UploadLimit:
-    """Refuses requests with too large a body, by what they announce and by what arrives, and those that take too long."""
+    """Refuses requests whose body is too large, as announced or as received, or takes too long."""
 
     def __init__(self, app: ASGIApp, most: int, seconds: float = BODY_SECONDS) -> None:
         self._app, self._most, self._seconds = app, most, seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on what is small enough."""
+        """Pass on requests that are small enough."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -34,7 +34,7 @@ class UploadLimit:
 
         async def counted() -> Message:
             nonlocal arrived, whole
-            if whole:  # what follows is only whether the client is still there
+            if whole:  # later messages only tell whether the client is still connected
                 return await receive()
             try:
                 message = await asyncio.wait_for(receive(), end - asyncio.get_running_loop().time())

@@ -1,4 +1,4 @@
-"""Connections: not too many, and none that stays half open. uvicorn has no option for either."""
+"""Limits on the number of connections and on half-open ones; uvicorn has no option for either."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from genprior.app.security.hosts import network
 
 MOST_CONNECTIONS = 512
-"""At once; half of them for one address. A browser needs about seven for a tab that loads, one for a tab that is open."""
+"""At once; at most half of them from one address. A browser uses about seven to load a tab and one to keep it open."""
 HEAD_SECONDS = 10.0
 """For the head of a request to arrive."""
 
 
 class Connection(H11Protocol):
-    """A connection of uvicorn that is closed if the head of a request does not come, or if there are too many.
+    """A uvicorn connection, closed if the head of a request does not arrive in time or too many are open.
 
     The protocol in pure Python, because it also bounds the size of the head.
     """
@@ -23,7 +23,7 @@ class Connection(H11Protocol):
     _waiting: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take it, unless there are too many."""
+        """Accept the connection, unless too many are open."""
         super().connection_made(transport)
         here = network(self.client[0]) if self.client else ""
         clients = [getattr(other, "client", None) for other in self.connections]
@@ -34,7 +34,7 @@ class Connection(H11Protocol):
         self._expect()
 
     def data_received(self, data: bytes) -> None:
-        """Parse; start the clock with the first bytes of a request, stop it when its head is there."""
+        """Parse; start the timer with the first bytes of a request, stop it when its head is complete."""
         super().data_received(data)
         upgraded = self.transport.get_protocol() is not self
         if upgraded or (self.cycle is not None and not self.cycle.response_complete):
@@ -43,12 +43,12 @@ class Connection(H11Protocol):
             self._expect()
 
     def on_response_complete(self) -> None:
-        """The next request may come, or not: that is for the keep-alive timer."""
+        """Stop the timer; from here on the keep-alive timer applies."""
         self._unexpect()
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the clock."""
+        """Stop the timer."""
         self._unexpect()
         super().connection_lost(exc)
 

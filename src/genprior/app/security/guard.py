@@ -1,4 +1,4 @@
-"""The first to see a request: refuses foreign names and sites, and tells the browser what the page may do."""
+"""First check of every request: refuses unknown hosts and foreign sites, and adds security headers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _POLICY = (
     "object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 """nicegui evaluates code that the server sends, so scripts cannot be restricted further; but nothing can be fetched from
-another host, or sent there."""
+another host or sent to it."""
 
 _log = logging.getLogger(__name__)
 
@@ -60,20 +60,20 @@ class Guard:
         await self._app(scope, receive, guarded)
 
     async def _socket(self, scope: Scope, receive: Receive, send: Send, welcome: bool) -> None:
-        """A socket: refused, or open until the other side says something that cannot be read."""
+        """A socket: refused, or open until a message cannot be read."""
         if not welcome:
             await send({"type": "websocket.close", "code": 1008})
             return
         try:
             await self._app(scope, receive, send)
         except Exception:
-            _log.debug("a socket broke", exc_info=True)
+            _log.debug("a socket failed", exc_info=True)
 
     def _problem(self, headers: Headers) -> tuple[int, str] | None:
-        """Status and words, if the request is not for this server or not from its page."""
+        """Status and message, if the request is not for this server or not from its page."""
         hosts, origins = headers.getlist("host"), headers.getlist("origin")
         if len(hosts) != 1 or not self._hosts.know(hosts[0]):
             return 400, "unknown host: to reach the page by this name, start genprior serve with --allow-host NAME"
         if not all(self._hosts.trust(origin, hosts[0]) for origin in origins):
-            return 403, "foreign origin: only the page itself may talk to this server"
+            return 403, "foreign origin: only the page itself may send requests to this server"
         return None

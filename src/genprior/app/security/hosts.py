@@ -1,7 +1,7 @@
-"""Which names the page answers to, and which sites may talk to it.
+"""Accepted host names and origins.
 
-A site that the user has open in another tab must not use the page. Its scripts carry its name in ``Origin``; and where it
-points its own name at this machine (DNS rebinding), its name is in ``Host``.
+A site that the user has open in another tab must not use the page. Requests of its scripts have its name in ``Origin``; after
+DNS rebinding, in which a site points its name at this machine, they have it in ``Host``.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9_]([a-z0-9._-]*[a-z0-9_])?)
 class Hosts:
     """Names of this server.
 
-    Always ``localhost`` and the loopback addresses; the name it was told to listen on; names in ``allowed``. Where
-    other machines can reach it, also the machine's own name and any IP address: a rebinding site has a name, not an address.
+    Always ``localhost``, the loopback addresses, the name given to listen on, and the names in ``allowed``. If other machines
+    can reach the server, also its own name and any IP address, because a rebinding site has a name, not an address.
     """
 
     listening: str = "127.0.0.1"
     """The address of the socket."""
     given: str = "127.0.0.1"
-    """What the user calls it."""
+    """The host name given by the user."""
     allowed: tuple[str, ...] = ()
-    """Names under which a proxy offers the page."""
+    """Names under which a proxy serves the page."""
 
     def __post_init__(self) -> None:
         for name in self.allowed:
@@ -43,7 +43,7 @@ class Hosts:
         return not ip_address(self.listening.partition("%")[0]).is_loopback
 
     def know(self, host: str) -> bool:
-        """Whether a ``Host`` header names this server; the port may be that of a tunnel, so it does not matter."""
+        """Whether a ``Host`` header names this server; the port is ignored, because a tunnel may have another."""
         name = _name(host)
         if not name:
             return False
@@ -54,7 +54,7 @@ class Hosts:
         return self.public or address.is_loopback or name in self._names
 
     def trust(self, origin: str, host: str) -> bool:
-        """Whether an ``Origin`` header is this page (what ``Host`` says, with its port), or a proxy that offers it."""
+        """Whether an ``Origin`` header is this page (the same host and port as in ``Host``) or a proxy that serves it."""
         scheme, _, site = origin.lower().partition("://")
         if scheme not in {"http", "https"} or not _name(site):
             return False
@@ -71,13 +71,13 @@ class Hosts:
 
 
 def _name(host: str) -> str:
-    """The name or address in ``name:port``, in small letters; empty if it is neither."""
+    """The name or address in ``name:port``, in lower case; empty if it is neither."""
     found = _HOST.fullmatch(host.lower()) or _HOST.fullmatch(f"[{host.lower()}]")
     return found["name"].strip("[]") if found else ""
 
 
 def network(address: str) -> str:
-    """What counts as one place on the network: an IPv4 address, or the 64 bits that one IPv6 line has."""
+    """The network of an address: the IPv4 address itself, or the 64-bit prefix of an IPv6 address."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,1 +1,1 @@
-"""What the visitor sees, drawn with nicegui."""
+"""The page as the visitor sees it, drawn with nicegui."""

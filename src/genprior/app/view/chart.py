@@ -19,7 +19,7 @@ COLOURS = {
     "ProjectedGradient": "#d6478f",
     "LevenbergMarquardt": "#5a9e3e",
 }
-"""One for each solver, on tiles and curves alike; legible on light and dark ground."""
+"""One for each solver, in tiles and curves; legible on light and dark backgrounds."""
 
 COLUMNS = {"Error": 1, "Objective": 2}
 _GREY = "#8590a2"
@@ -29,7 +29,7 @@ _TICK = "value => value >= 0.001 && value < 1000 ? String(+value.toPrecision(3))
 
 
 class Chart:
-    """Error against the truth, or objective, of the best so far against seconds of computing; both on log scales at will."""
+    """Relative error or objective of the best iterate, on a log scale, against seconds of computing."""
 
     def __init__(self) -> None:
         self._lanes: tuple[Lane, ...] = ()
@@ -42,7 +42,7 @@ class Chart:
         self.draw(self._lanes)
 
     def forget(self) -> None:
-        """Keep no curves."""
+        """Drop the curves."""
         self._lanes = ()
 
     def draw(self, lanes: tuple[Lane, ...], seconds: float | None = None) -> None:
@@ -59,7 +59,7 @@ class Chart:
 
 
 def _fit(axis: dict[str, Any], values: list[float]) -> None:
-    """Ends and ticks of a log axis at 1, 2 and 5 times powers of ten, or at powers of ten where these are many."""
+    """Ends and ticks of a log axis at 1, 2 and 5 times powers of ten, or only at powers of ten for a wide range."""
     finite = [max(value, _SMALLEST) for value in values if math.isfinite(value)]
     if not finite:
         return

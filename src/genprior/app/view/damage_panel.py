@@ -1,4 +1,4 @@
-"""The second card: how the picture is damaged."""
+"""The second card: the damage."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 
 from nicegui import ui
 
-from genprior.app import pictures, registry
-from genprior.app.choices import KINDS, NOISE, Choices
+from genprior.app import images, registry
+from genprior.app.choices import DAMAGES, NOISE, Choices
 from genprior.app.view.parts import Segments, Slider, Text, box, card
 from genprior.app.view.sketchpad import Sketchpad
 
@@ -15,14 +15,16 @@ _BRUSHES = {"20": "Fine", "45": "Medium", "80": "Broad"}
 
 
 class DamagePanel:
-    """Kind, amount, noise, and a sketchpad for what is painted over."""
+    """Type, amount, noise, and a sketchpad for painting over the image."""
 
     def __init__(self, choices: Choices, on_change: Callable[[], Awaitable[None]]) -> None:
         self._choices, self._on_change = choices, on_change
         self._strokes = False
         with card("Damage", 2):
-            self._kind = ui.select(choices.kinds, value=choices.kind, on_change=lambda event: self._take(event.value))
-            self._kind.props('outlined dense options-dense aria-label="Kind of damage"').classes("kind")
+            self._damage_type = ui.select(
+                choices.damage_types, value=choices.damage_type, on_change=lambda event: self._take(event.value)
+            )
+            self._damage_type.props('outlined dense options-dense aria-label="Type of damage"').classes("damage-type")
             self._hint = Text("p", "", "hint")
             with box("stack") as self._painting:
                 self._make_pad()
@@ -32,30 +34,30 @@ class DamagePanel:
         self.follow()
 
     def follow(self) -> None:
-        """Show what is chosen, after the generator or the picture has changed."""
+        """Update after the generator, the image or the damage has changed."""
         choices = self._choices
-        self._kind.set_options(choices.kinds, value=choices.kind)
-        kind, scale = KINDS[choices.kind], choices.scale
-        self._hint.text = kind.hint
-        _show(self._painting, choices.kind == "mask")
-        _show(self._amount.root, bool(kind.amount) and not scale.stops)
-        self._amount.set(kind.amount, scale, choices.amount)
+        self._damage_type.set_options(choices.damage_types, value=choices.damage_type)
+        chosen, scale = DAMAGES[choices.damage_type], choices.scale
+        self._hint.text = chosen.hint
+        _show(self._painting, choices.damage_type == "mask")
+        _show(self._amount.root, bool(chosen.amount) and not scale.stops)
+        self._amount.set(chosen.amount, scale, choices.amount)
         _show(self._stops_place, bool(scale.stops))
         self._stops_place.clear()
         if scale.stops:
             with self._stops_place, box("stack"):
-                Text("span", kind.amount, "field-label")
+                Text("span", chosen.amount, "field-label")
                 options = {str(stop): str(stop) for stop in scale.stops}
-                Segments(options, f"{choices.amount:g}", lambda stop: self._take_amount(float(stop)), kind.amount)
-        _show(self._noise.root, kind.noisy)
+                Segments(options, f"{choices.amount:g}", lambda stop: self._take_amount(float(stop)), chosen.amount)
+        _show(self._noise.root, chosen.noisy)
         self._noise.set("Noise on top", NOISE, choices.noise)
-        if choices.picture is not None:
-            self._pad.show(pictures.data_url(choices.picture))
-        if self._strokes and choices.known is None:  # strokes stay on the screen while they are the mask
+        if choices.image is not None:
+            self._pad.show(images.data_url(choices.image))
+        if self._strokes and choices.known is None:  # strokes stay visible while they are the mask
             self._wipe()
 
     def _make_pad(self) -> None:
-        hint = "Paint over what is lost"
+        hint = "Paint over a part"
         self._pad = Sketchpad(self._painted, ink="#e4402e", brush=45, hint=hint, label="sketchpad for the mask")
         with box("row-line"):
             Segments(_BRUSHES, "45", lambda width: self._pad.use_brush(int(width)), "Brush")
@@ -73,15 +75,15 @@ class DamagePanel:
     async def _painted(self, data_url: str) -> None:
         self._strokes = True
         try:
-            self._choices.known = pictures.read_mask(data_url, registry.SHAPES[self._choices.generator])
+            self._choices.known = images.read_mask(data_url, registry.SHAPES[self._choices.generator])
         except ValueError as problem:
-            self._choices.known = None  # an older mask is not what is on the screen
+            self._choices.known = None  # an older mask would not match the screen
             ui.notify(str(problem), type="warning")
         await self._on_change()
 
-    async def _take(self, kind: str) -> None:
-        if kind != self._choices.kind and kind in self._choices.kinds:
-            self._choices.take_kind(kind)
+    async def _take(self, name: str) -> None:
+        if name != self._choices.damage_type and name in self._choices.damage_types:
+            self._choices.take_damage(name)
             self.follow()
             await self._on_change()
 

@@ -1,4 +1,4 @@
-"""The page: three cards on the left, what comes of them on the right."""
+"""The page: three cards with controls on the left, results on the right."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 
 from nicegui import Client, run, ui
 
-from genprior.app import pictures, registry
+from genprior.app import images, registry
 from genprior.app.choices import Choices, seconds_scale
 from genprior.app.queue import Owner
 from genprior.app.race import Race
 from genprior.app.recipe import Recipe
 from genprior.app.state import ServerState
 from genprior.app.view.damage_panel import DamagePanel
+from genprior.app.view.image_panel import ImagePanel
 from genprior.app.view.parts import Text, box, is_open
-from genprior.app.view.picture_panel import PicturePanel
 from genprior.app.view.race_panel import RacePanel
 from genprior.app.view.results import Results
 
@@ -24,7 +24,7 @@ STYLE = (Path(__file__).parent / "style.css").read_text(encoding="utf-8")
 
 
 class Page:
-    """One visitor's page. It goes with the tab, and so does the visitor's race."""
+    """One visitor's page. Closing the tab removes it and stops its race."""
 
     def __init__(self, shared: ServerState, owner: Owner, client: Client) -> None:
         self._shared, self._owner, self._client = shared, owner, client
@@ -35,23 +35,23 @@ class Page:
         client.on_delete(self.leave)
         with box("layout", "main"):
             with box("controls"):
-                self._pictures = PicturePanel(self._choices, shared, client, self.changed_picture)
+                self._images = ImagePanel(self._choices, shared, client, self.changed_image)
                 self._damage = DamagePanel(self._choices, self.changed)
                 self._panel = RacePanel(self._choices, shared.time_limit, self.pressed)
             with box("results").props('id="results"'):
                 self._results = Results()
         with box("", "footer"):
-            ui.label("Everything is computed on the machine that runs genprior serve; nothing leaves it.")
-        ui.timer(0.05, self._pictures.fill_samples, once=True)
+            ui.label("Everything is computed on the machine that runs genprior serve. No data leave it.")
+        ui.timer(0.05, self._images.fill_samples, once=True)
         ui.timer(_TICK, self.tick)
 
-    async def changed_picture(self) -> None:
-        """Another picture, perhaps of another generator."""
+    async def changed_image(self) -> None:
+        """The image has changed, perhaps with the generator."""
         self._damage.follow()
         await self.changed()
 
     async def changed(self) -> None:
-        """Another picture or damage: show it, unless a race runs. One preview at a time, the last change wins."""
+        """The image or damage has changed: show it, unless a race runs. One preview at a time; the last change wins."""
         self._stale = not self._busy
         if self._previewing:
             return
@@ -88,7 +88,7 @@ class Page:
         self._shared.queue.submit(race, self._owner)
         self._race, self._shown, self._stale = race, -1, False
         words = recipe.damage.words(recipe.truth.shape[1:])
-        self._results.open(race, pictures.data_url(recipe.truth), words)
+        self._results.open(race, images.data_url(recipe.truth), words)
         self._panel.show_running(True)
         ui.run_javascript(
             "if (innerWidth < 960) document.getElementById('results').scrollIntoView({behavior: 'smooth'})"
@@ -96,7 +96,7 @@ class Page:
         self.tick()
 
     def tick(self) -> None:
-        """Show what has changed since the last look."""
+        """Show the changes since the last tick."""
         if self._race is None:
             return
         snapshot = self._race.snapshot
@@ -108,15 +108,15 @@ class Page:
         self._panel.show_running(not snapshot.phase.over)
 
     def leave(self) -> None:
-        """The tab is gone: its race ends, and what is large goes at once, not when Python next looks for cycles."""
+        """The tab is closed: stop its race, and free large objects now instead of at the next garbage collection."""
         if self._race is not None:
             self._shared.queue.stop(self._race)
-        self._race = self._choices.picture = self._choices.known = None
+        self._race = self._choices.image = self._choices.known = None
         self._results.forget()
 
 
 def header() -> None:
-    """What stands above the page, there before the rest."""
+    """The header, shown before the rest."""
     with box("top", "header"):
         Text("h1", "genprior")
         Text("p", "Damage an image, and watch solvers recover it with a generative prior.")
@@ -127,14 +127,14 @@ def header() -> None:
 
 
 def _preview(choices: Choices) -> tuple[str, str, str] | None:
-    """Truth, damaged picture and words about it."""
-    truth = choices.picture
+    """Truth, damaged image and its description."""
+    truth = choices.image
     if truth is None:
         return None
     try:
         damage = choices.damage()
         damaged = damage.apply(truth, registry.generator(choices.generator))
     except ValueError as problem:
-        return pictures.data_url(truth), "", str(problem)
+        return images.data_url(truth), "", str(problem)
     words = damage.words(truth.shape[1:])
-    return pictures.data_url(truth), pictures.data_url(damaged.seen), " ".join([words, damaged.note]).strip()
+    return images.data_url(truth), images.data_url(damaged.seen), " ".join([words, damaged.note]).strip()

@@ -1,4 +1,4 @@
-"""Small parts from which the page is made."""
+"""Small elements of the page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from genprior.app.choices import Scale
 
 
 class Text(TextElement):
-    """A plain HTML element with text in it."""
+    """An HTML element with text."""
 
     def __init__(self, tag: str, text: str = "", classes: str = "") -> None:
         super().__init__(tag=tag, text=text)
@@ -20,32 +20,32 @@ class Text(TextElement):
 
 
 def box(classes: str, tag: str = "div") -> ui.element:
-    """A plain HTML element for others."""
+    """An HTML element that contains others."""
     return ui.element(tag).classes(classes)
 
 
 def is_open(client: Client) -> bool:
-    """Whether the tab is still there; else nothing can be shown on it."""
+    """Whether the tab is still open."""
     return client.id in Client.instances
 
 
 @contextmanager
 def card(title: str, number: int | None = None) -> Iterator[ui.element]:
-    """A card with a heading; what is made inside stands in it one below the other."""
+    """A card with a heading; its content is stacked vertically."""
     with box("card", "section") as outer:
         Text("h2", title if number is None else f"{number}  {title}")
         with box("stack"):
             yield outer
 
 
-def picture(alt: str, source: str = "") -> ui.element:
+def image(alt: str, source: str = "") -> ui.element:
     """An image."""
     element = ui.element("img").props(f'alt="{alt}"')
     return show(element, source)
 
 
 def show(element: ui.element, source: str) -> ui.element:
-    """Another source for an image; without one it is not seen."""
+    """Change the source of an image; without one it is hidden."""
     if source and element.props.get("src") != source:
         element.props["src"] = source
     element.classes(**{"remove" if source else "add": "hidden"})
@@ -75,7 +75,7 @@ class Segments:
             press(button, key == value)
 
     def show_option(self, key: str, visible: bool) -> None:
-        """Offer an option, or not."""
+        """Show or hide an option."""
         self._buttons[key].classes(**{"remove" if visible else "add": "hidden"})
 
     def _pick(self, key: str) -> object:
@@ -84,7 +84,7 @@ class Segments:
 
 
 class _Slider(ui.slider):
-    """One that follows the hand at once, without waiting for the server's echo."""
+    """Moves at once, without waiting for the server's echo."""
 
     LOOPBACK = False
 
@@ -103,7 +103,7 @@ class Slider:
             self._slider.props(f'aria-label="{label}"')
 
     def set(self, label: str, scale: Scale, value: float) -> None:
-        """Another scale; tells nobody."""
+        """Change the scale without calling ``on_change``."""
         self._label.text = label
         self._quiet = True
         self._slider.props(f'min={scale.low} max={scale.high} step={scale.step} aria-label="{label}"')

@@ -1,4 +1,4 @@
-"""The third card: which solvers race, for how long; Start and Stop."""
+"""The third card: solvers, time, Start and Stop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _RESTARTS = {"1": "1", "4": "4", "8": "8"}
 
 
 class RacePanel:
-    """Solvers, time, starts, and the button."""
+    """Solvers, time, starts, and the Start button."""
 
     def __init__(self, choices: Choices, limit: float, on_press: Callable[[], object]) -> None:
         self._choices, self._limit = choices, limit
@@ -31,7 +31,7 @@ class RacePanel:
         self._follow()
 
     def show_running(self, running: bool) -> None:
-        """The button starts or stops."""
+        """Label the button Stop or Start."""
         self._button.text = "Stop" if running else "Start the race"
         self._button.classes(**{"add" if running else "remove": "stop"})
 

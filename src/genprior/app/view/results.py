@@ -1,4 +1,4 @@
-"""The right side: pictures, curves, verdicts, downloads."""
+"""The right side: images, curves, verdicts, downloads."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ from genprior.app import bundle
 from genprior.app.race import Race
 from genprior.app.snapshot import Lane, Phase, Snapshot
 from genprior.app.view.chart import COLOURS, COLUMNS, Chart
-from genprior.app.view.parts import Segments, Text, box, picture, show
+from genprior.app.view.parts import Segments, Text, box, image, show
 from genprior.app.view.verdicts import short, table
 
-_LEGEND = "★ Lowest objective: the one to choose where the truth is not known. It need not have the smallest error."
+_LEGEND = "★ Lowest objective: the one to choose if the truth is unknown. Its error need not be the smallest."
 
 _STORY = {
-    "A generator knows what images look like": "It turns 128 numbers z into an image G(z): a digit, or a face. It has "
-    "seen many, but not yours.",
-    "The data know yours, but not enough": "Fewer measurements than pixels, a part painted over, noise: many images agree "
-    "with them, nearly all of them nonsense.",
-    "Solvers look for what both allow": "They start from the same random z and have the same time. They see only the "
-    "data: the error, which needs the truth, is shown for you.",
+    "A generator knows what images look like": "It turns a latent vector z of 128 values into an image G(z): a digit or "
+    "a face. It was trained on many images, but not on yours.",
+    "The data are not enough": "There are fewer measurements than pixels, or a part is missing, or there is noise. Many "
+    "images agree with such data, and nearly all of them are nonsense.",
+    "Solvers combine both": "They look for an image G(z) that agrees with the data. All start from the same random z and "
+    "have the same time. The error is computed from the truth, which the solvers never use.",
 }
 
 
 class Tile:
-    """A picture with a name and a line below."""
+    """An image with a name and a line of text."""
 
     def __init__(self, name: str, colour: str | None = None) -> None:
         with box("tile").props(f'data-tile="{name}"') as self.root:
             if colour is not None:
                 self.root.style(f"--tone: {colour}")
             with box("frame"):
-                self._picture = picture(name)
+                self._image = image(name)
             Text("div", name, "name")
             self._detail = Text("div", "", "detail")
 
     def set(self, source: str | None, detail: str, best: bool = False) -> None:
-        """Another picture (None: the same) and line."""
+        """Change the image (None: keep it) and the line."""
         if source is not None:
-            show(self._picture, source)
+            show(self._image, source)
         self._detail.text = detail
         self.root.classes(**{"add" if best else "remove": "best"})
 
 
 class Results:
-    """What is known about the picture and the race."""
+    """Images, chart, table and downloads."""
 
     def __init__(self) -> None:
         with box("card", "section"):
@@ -77,7 +77,7 @@ class Results:
         self._chart.take_column(name)
 
     def preview(self, truth: str, seen: str | None, words: str) -> None:
-        """Before a race: the picture and its damage."""
+        """Before a race: the image and its damage."""
         self._truth.set(truth, "")
         self._seen.set(seen, words)
         self._lanes_place.clear()
@@ -95,7 +95,7 @@ class Results:
             part.classes(add="hidden")
 
     def open(self, race: Race, truth: str, words: str) -> None:
-        """A race begins; what is seen of the picture stays until the race has damaged it itself."""
+        """A race begins; the preview stays until the race has damaged the image itself."""
         self.preview(truth, None, words)
         with self._lanes_place:
             self._tiles = {name: Tile(name, COLOURS[name]) for name in race.recipe.solvers}
@@ -104,19 +104,19 @@ class Results:
         self._progress.classes(remove="hidden")
 
     def forget(self) -> None:
-        """Keep no race."""
+        """Drop the race."""
         self._downloads.forget()
         self._chart.forget()
 
     def follow(self, race: Race, snapshot: Snapshot, place: int) -> None:
-        """The race as it stands."""
+        """Show the current state of the race."""
         self._state.text = _state(snapshot, place)
         words = race.recipe.damage.words(race.recipe.truth.shape[1:])
         self._seen.set(snapshot.seen or None, " ".join([words, snapshot.note]).strip())
         best = _best(snapshot)
         self._legend.classes(**{"add" if best is None else "remove": "hidden"})
         for lane in snapshot.lanes:
-            self._tiles[lane.name].set(lane.picture, _detail(lane), best=lane.name == best)
+            self._tiles[lane.name].set(lane.image, _detail(lane), best=lane.name == best)
         self._chart.draw(snapshot.lanes, race.recipe.seconds)
         done = race.seconds / (race.recipe.seconds * len(snapshot.lanes))
         self._bar.style(f"width: {100 if snapshot.phase.over else min(100, 100 * done):.0f}%")
@@ -134,20 +134,20 @@ class Results:
 
 
 class Downloads:
-    """Files, and the same as Python and as a command."""
+    """Files, and the equivalent command and script."""
 
     def __init__(self) -> None:
         self._race: Race | None = None
         with box("card-head"):
-            Text("h2", "Take it with you")
+            Text("h2", "Downloads")
         with box("stack"):
             with box("downloads"):
                 for name, title in bundle.FILES.items():
                     button = Text("button", title, "quiet-button").props(f'type="button" data-file="{name}"')
                     button.on("click", lambda name=name: self._send(name))
-            Text("span", "The same on the command line, with the files in the zip", "field-label")
+            Text("span", "As a command, with the files in the zip", "field-label")
             self._command = Text("pre", "", "code wrap").props('data-code="command"')
-            Text("span", "The same in Python, with the files in the zip", "field-label")
+            Text("span", "As a Python script, with the files in the zip", "field-label")
             self._script = Text("pre", "", "code").props('data-code="python"')
 
     def offer(self, race: Race) -> None:
@@ -157,7 +157,7 @@ class Downloads:
         self._script.text = bundle.script(race)
 
     def forget(self) -> None:
-        """Keep no race."""
+        """Drop the race."""
         self._race = None
 
     async def _send(self, name: str) -> None:
@@ -169,7 +169,7 @@ class Downloads:
 
 
 def _how() -> ui.element:
-    """What this is about, while there is nothing else to see."""
+    """Explanation of the page, shown before the first race."""
     with box("card", "section") as place:
         Text("h2", "How it works")
         with box("how"):
@@ -188,7 +188,7 @@ def _state(snapshot: Snapshot, place: int) -> str:
 
 
 def _best(snapshot: Snapshot) -> str | None:
-    """The solver with the lowest objective at the end: what a user without the truth would pick."""
+    """The solver with the lowest final objective: the choice of a user without the truth."""
     lanes = [lane for lane in snapshot.lanes if lane.over and not math.isnan(lane.objective)]
     return min(lanes, key=lambda lane: lane.objective).name if snapshot.phase.over and lanes else None
 

@@ -1,4 +1,4 @@
-// A square to draw on with mouse, pen or finger. The strokes are a transparent layer over a picture or over black;
+// A square canvas for mouse, pen or finger. The strokes are a transparent layer over an image or over black;
 // after each stroke the layer is sent as a PNG.
 export default {
   template: `
@@ -8,13 +8,13 @@ export default {
       <span v-if="empty && hint" class="sketchpad-hint">{{ hint }}</span>
     </div>
   `,
-  props: { picture: String, ink: String, brush: Number, hint: String, label: String },
+  props: { image: String, ink: String, brush: Number, hint: String, label: String },
   data() {
     return { size: 280, empty: true, last: null };
   },
   computed: {
     backdrop() {
-      return this.picture ? { backgroundImage: `url(${this.picture})` } : {};
+      return this.image ? { backgroundImage: `url(${this.image})` } : {};
     },
   },
   methods: {

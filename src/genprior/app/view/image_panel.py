@@ -1,4 +1,4 @@
-"""The first card: which generator, which picture."""
+"""The first card: generator and image."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from functools import partial
 from nicegui import Client, run, ui
 from torch import Tensor
 
-from genprior.app import pictures, registry
+from genprior.app import images, registry
 from genprior.app.choices import Choices
 from genprior.app.state import ServerState
-from genprior.app.view.parts import Segments, Text, box, card, is_open, picture, press
+from genprior.app.view.parts import Segments, Text, box, card, image, is_open, press
 from genprior.app.view.sketchpad import Sketchpad
 from genprior.app.view.upload import make_upload
 
 _SOURCES = {"samples": "Samples", "draw": "Draw", "upload": "Upload"}
 
 
-class PicturePanel:
+class ImagePanel:
     """Samples, a sketchpad, an upload."""
 
     def __init__(
@@ -39,7 +39,7 @@ class PicturePanel:
         self._show_source("samples")
 
     async def take_generator(self, name: str) -> None:
-        """Another generator, and the first of its samples."""
+        """Change the generator; choose the first of its samples."""
         self._choices.take_generator(name)
         self._sources.show_option("draw", name == "mnist")
         self._sources.mark("samples")
@@ -49,10 +49,10 @@ class PicturePanel:
     async def fill_samples(self) -> None:
         """Show the samples of the generator; loading one for the first time takes a moment."""
         name = self._choices.generator
-        found = await run.io_bound(registry.sample_pictures, name)
+        found = await run.io_bound(registry.sample_images, name)
         if (
             found is None or not is_open(self._client) or name != self._choices.generator
-        ):  # closing, or chosen anew meanwhile
+        ):  # closed, or another generator was chosen
             return
         place = self._places["samples"]
         place.clear()
@@ -61,13 +61,13 @@ class PicturePanel:
             for number in range(len(found)):
                 label = f"sample {number + 1}"
                 with box("", "button").props(f'type="button" aria-label="{label}"') as thumb:
-                    picture(label, pictures.data_url(found[number : number + 1]))
+                    image(label, images.data_url(found[number : number + 1]))
                 thumb.on("click", lambda number=number: self._take_sample(name, number))
                 self._thumbs.append(thumb)
         await self._take_sample(name, 0)
 
     async def _take_sample(self, generator: str, number: int) -> None:
-        if generator != self._choices.generator:  # of the samples that are just being replaced
+        if generator != self._choices.generator:  # a click on a sample that is being replaced
             return
         self._choices.take_sample(number)
         for place, thumb in enumerate(self._thumbs):
@@ -84,7 +84,7 @@ class PicturePanel:
         Text("button", "Clear", "quiet-button").props('type="button"').on("click", self._pad.clear_strokes)
 
     async def _drawn(self, data_url: str) -> None:
-        found = await run.io_bound(_or_problem, pictures.read_drawing, data_url, registry.SHAPES["mnist"])
+        found = await run.io_bound(_or_problem, images.read_drawing, data_url, registry.SHAPES["mnist"])
         await self._take("mnist", found)
 
     def _make_upload(self, client: Client) -> None:
@@ -98,12 +98,12 @@ class PicturePanel:
             self._rejected()
             return
         if self._reading:
-            ui.notify("not taken: your last image is still being read, wait for it", type="warning")
+            ui.notify("not uploaded: your last image is still being read, wait for it", type="warning")
             return
         self._reading = True
         try:
             name = self._choices.generator
-            read = partial(_or_problem, pictures.read_upload, data, registry.SHAPES[name], title)
+            read = partial(_or_problem, images.read_upload, data, registry.SHAPES[name], title)
             found = await self._decoder.read(read)
         finally:
             self._reading = False
@@ -111,10 +111,10 @@ class PicturePanel:
 
     def _rejected(self) -> None:
         self._upload.run_method("reset")
-        ui.notify(f"not taken: the file is larger than {self._limit:g} MB, or no image", type="negative")
+        ui.notify(f"not uploaded: the file is larger than {self._limit:g} MB, or it is not an image", type="negative")
 
     async def _take(self, generator: str, found: Tensor | ValueError | None) -> None:
-        """A picture for this generator, unless another was chosen while it was read; or why it cannot be read."""
+        """Use the image that was read, unless the generator has changed meanwhile; show errors."""
         if not is_open(self._client):
             return
         if isinstance(found, ValueError):
@@ -122,7 +122,7 @@ class PicturePanel:
             return
         if found is None or generator != self._choices.generator:
             return
-        self._choices.take_picture(found)
+        self._choices.take_image(found)
         for thumb in self._thumbs:
             press(thumb, False)
         await self._on_change()
