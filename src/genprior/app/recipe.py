@@ -117,7 +117,7 @@ class Recipe:
             f"    gp.{solver}(),",
             f"    stop=gp.Seconds({seconds!r}),",
             f"    restarts={self.restarts},",
-            f"    z0=starts(G, seed={self.seed}, numbers=[0], restarts={self.restarts}),  # as the command begins",
+            f"    z0=starts(G, seed={self.seed}, numbers=[0], restarts={self.restarts}),  # the starts of the command",
             f"    patience={PATIENCE},",
             ")",
             "print(result.summary())",

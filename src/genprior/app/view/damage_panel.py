@@ -30,7 +30,7 @@ class DamagePanel:
                 self._make_pad()
             self._amount = Slider("", self._take_amount)
             self._stops_place = box("hidden")
-            self._noise = Slider("Noise on top", self._take_noise)
+            self._noise = Slider("Added noise", self._take_noise)
         self.follow()
 
     def follow(self) -> None:
@@ -50,7 +50,7 @@ class DamagePanel:
                 options = {str(stop): str(stop) for stop in scale.stops}
                 Segments(options, f"{choices.amount:g}", lambda stop: self._take_amount(float(stop)), chosen.amount)
         _show(self._noise.root, chosen.noisy)
-        self._noise.set("Noise on top", NOISE, choices.noise)
+        self._noise.set("Added noise", NOISE, choices.noise)
         if choices.image is not None:
             self._pad.show(images.data_url(choices.image))
         if self._strokes and choices.known is None:  # strokes stay visible while they are the mask

@@ -13,7 +13,7 @@ from genprior.app.view.chart import COLOURS
 _HEAD = ("solver", "status", "error", "objective", "steps", "passes", "seconds")
 
 _ADVICE = {
-    "CONVERGED": "It reached a stationary point. If the image is wrong, more starts may find a better one.",
+    "CONVERGED": "It cannot improve further from this start. If the image is wrong, more starts may find a better one.",
     "STALLED": "It stopped improving. More starts or another solver may find a better image.",
     "OUT_OF_TIME": "It was still running at the time limit. More seconds may improve the image.",
     "DIVERGED": "Its iterates grew without bound. Try another solver or more starts.",
