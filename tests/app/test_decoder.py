@@ -1,4 +1,4 @@
-"""Uploads are read one at a time, and nobody else waits for them."""
+"""Uploads are read one at a time, and other requests do not wait for them."""
 
 import asyncio
 import threading

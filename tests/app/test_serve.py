@@ -104,7 +104,7 @@ sys.exit(main())
 
 
 def test_the_command_serves_until_interrupted():
-    """As a person would: start, look, Ctrl-C, in the middle of somebody's race."""
+    """As a user would: start, look, Ctrl-C, during a race."""
     with bound_socket("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-c", BUSY]

@@ -1,4 +1,4 @@
-"""The defence: what is minimised, per picture, and the command for a person's files."""
+"""The defence: what is minimised, per picture, and the command for files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small generator of one's own, and pictures that it can make."""
+"""A small generator and images that it can make."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def model(tmp_path):
 
 @pytest.fixture
 def made(tmp_path, model):
-    """Seven pictures that the generator made, as an array file."""
+    """Seven images made by the generator, as an array file."""
     generator = open_generator(f"{model}:build")
     with torch.no_grad():
         pictures = generator(generator.sample_latent(7, seed=5))

@@ -1,4 +1,4 @@
-"""The look at a person's generator: each fault is found and named; a sound one gets its numbers."""
+"""The checks of a user's generator: each fault is found and named; a sound one gets its numbers."""
 
 import json
 import shlex
@@ -164,7 +164,7 @@ def test_a_jacobian_that_is_too_large_is_left_out(spec, monkeypatch, capfd):
 
 @pytest.mark.parametrize("look", [False, True])
 def test_the_suggested_command_runs(spec, tmp_path, monkeypatch, capfd, look):
-    """As a new user would: check, take the command, with pictures of one's own or those that check wrote."""
+    """As a new user would: check, take the command, with the user's own images or those that check wrote."""
     monkeypatch.chdir(tmp_path)
     torch.save({"state_dict": {"layer.weight": torch.ones(64, 3), "layer.bias": torch.zeros(64)}}, "w.pt")
     assert cli.main(["check", spec("good"), "--weights", "w.pt", "--json", *(["--out", "look"] if look else [])]) == 0
@@ -250,7 +250,7 @@ def test_maps_are_laid_side_by_side():
 
 
 def test_pictures_that_are_whole(spec, tmp_path, capfd):
-    """Who forgets --simulate is told, not sent to --resize."""
+    """Forgetting --simulate gives advice to add it, not to use --resize."""
     write_samples(Source(generator=spec("good")), tmp_path, count=2)
     words = ["recover", str(tmp_path / "samples"), "--generator", spec("good"), "--operator", "downsample:4"]
     assert cli.main([*words, "--out", str(tmp_path / "out")]) == 1
@@ -260,7 +260,7 @@ def test_pictures_that_are_whole(spec, tmp_path, capfd):
 
 
 def test_kept_values_of_pictures_are_no_fault(spec, tmp_path):
-    """A picture file could not hold them, so they are an array; the sheet shows them from their least to their largest."""
+    """An image file could not hold them, so they are an array; the sheet shows them from their least to their largest."""
     source = Source(generator=spec("in_bytes"), signal_range="keep")
     found = inspect_generator(source)
     assert found.report.ok, str(found.report)

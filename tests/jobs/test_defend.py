@@ -1,4 +1,4 @@
-"""``genprior defend`` on a person's files: what is refused, what is replaced, and how it ends when something fails."""
+"""``genprior defend`` on files: what is refused, what is replaced, and how it ends after a failure."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Nothing of the person's is written over, and results that were lost are made again."""
+"""No file of the user is overwritten, and lost results are computed again."""
 
 import json
 

@@ -113,7 +113,7 @@ def _add_pages(shared: ServerState) -> None:
     ui.add_css(STYLE, shared=True)
     add_upload_route()
 
-    @ui.page("/", dependencies=[Depends(_check_room)])
+    @ui.page("/", dependencies=[Depends(_check_page_count)])
     async def front(client: Client) -> None:
         owner = Owner(network(client.ip), app.storage.browser["id"])
         header()
@@ -135,7 +135,7 @@ def _answer_late() -> None:
     core.sio.eio.ping_timeout = _ANSWER_SECONDS
 
 
-def _check_room(request: Request) -> None:
+def _check_page_count(request: Request) -> None:
     """Refuse another page if too many are open."""
     here = network(request.client.host) if request.client is not None else ""
     near = sum(network(client.ip) == here for client in Client.instances.values())

@@ -192,7 +192,7 @@ def _image_values(generator: Generator, seed: int, budget: Budget, *, kept: bool
     if not makes_pictures(generator.signal_shape):
         return Finding(law, True, f"signals of shape {generator.signal_shape} are not images")
 
-    def looked_at() -> Finding:
+    def examine() -> Finding:
         try:
             x = _drawn(generator, 16, seed, budget)
         except (ValueError, TypeError) as problem:
@@ -201,7 +201,7 @@ def _image_values(generator: Generator, seed: int, budget: Budget, *, kept: bool
         measured = f"[{float(x.min()):.3g}, {float(x.max()):.3g}] in {len(x)} samples"
         return Finding(law, kept or _in_unit_range(x), measured, advice)
 
-    return budget.within(law, looked_at)
+    return budget.within(law, examine)
 
 
 def _conditioning(generator: Generator, seed: int, budget: Budget) -> tuple[dict[str, float] | None, str]:

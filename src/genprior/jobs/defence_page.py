@@ -26,8 +26,8 @@ def write_defence(record: Record, projection: Projection, path: Path) -> None:
     rows = [
         (
             item["name"],
-            _said(item, "before"),
-            _said(item, "after"),
+            _class_of(item, "before"),
+            _class_of(item, "after"),
             "yes" if item["changed"] else "",
             "-" if item["distance"] is None else f"{item['distance']:.3f}",
             item["status"],
@@ -53,7 +53,7 @@ def write_defence(record: Record, projection: Projection, path: Path) -> None:
     )
 
 
-def _said(item: dict[str, Any], when: str) -> str:
+def _class_of(item: dict[str, Any], when: str) -> str:
     """The class and its confidence."""
     return "-" if item[when] is None else f"{item[when]} ({item[f'{when}_confidence']:.0%})"
 

@@ -181,9 +181,9 @@ def _batch(
             signals[row] = found.pictures[place]
             label = None if labels is None else labels[start + row]
             record.items.append(_entry(loaded[row].name, found, place, label))
-        room = _SHOWN - len(record.given)
-        record.given += list(images[:room].cpu()) if room > 0 else []
-        record.projected += list(found.pictures[:room].cpu()) if room > 0 else []
+        left = _SHOWN - len(record.given)
+        record.given += list(images[:left].cpu()) if left > 0 else []
+        record.projected += list(found.pictures[:left].cpu()) if left > 0 else []
         record.seconds += found.result.seconds
     outputs.write(start, signals)
     outputs.finish(stop)

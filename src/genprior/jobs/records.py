@@ -37,8 +37,8 @@ class Solved:
 class Collected:
     """Results of one batch, in the order of its items."""
 
-    def __init__(self, first: int, loaded: Sequence[Loaded], room: int) -> None:
-        self._loaded, self._room = loaded, room
+    def __init__(self, first: int, loaded: Sequence[Loaded], most_images: int) -> None:
+        self._loaded, self._most_images = loaded, most_images
         self.signals: list[Tensor | None] = [None] * len(loaded)
         self.facts: dict[str, Any] = {"first": first, "seconds": 0.0, "forwards": 0, "backwards": 0, "plan": ""}
         self.images: dict[str, list[Tensor]] = {}
@@ -57,7 +57,7 @@ class Collected:
         self.facts["plan"] = self.facts["plan"] or solved.result.plan
         for name in ("seconds", "forwards", "backwards"):
             self.facts[name] += getattr(solved.result, name)
-        for name, images in shown_of(solved, operator, self._room - self.shown).items():
+        for name, images in shown_of(solved, operator, self._most_images - self.shown).items():
             self.images.setdefault(name, []).extend(images)
 
     def record(self, outputs: Sequence[str | None]) -> dict[str, Any]:
@@ -135,9 +135,9 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def shown_of(solved: Solved, operator: Operator, room: int) -> dict[str, list[Tensor]]:
+def shown_of(solved: Solved, operator: Operator, most_images: int) -> dict[str, list[Tensor]]:
     """A few images: before, after, and the truth if it is known."""
-    after = solved.result.signal[: max(0, room)]
+    after = solved.result.signal[: max(0, most_images)]
     if len(after) == 0 or after.ndim != 4 or after.shape[1] not in {1, 3}:
         return {}
     y = solved.y[: len(after)]

@@ -113,10 +113,10 @@ class _Job:
         remarks = (*self.notes, *notes, *ledger.notes, *self.items.notes, *self.items.changes())
         return write_result(self.job, ledger, total, tuple(map(words.translate, remarks)), words)
 
-    def _batch(self, start: int, stop: int, rule: StopRule, room: int) -> Collected:
-        """Read and solve the items from ``start`` up to ``stop``; keep at most ``room`` images of them."""
+    def _batch(self, start: int, stop: int, rule: StopRule, most_images: int) -> Collected:
+        """Read and solve the items from ``start`` up to ``stop``; keep at most ``most_images`` images of them."""
         loaded = self.items.read(start, stop)
-        batch = Collected(start, loaded, room)
+        batch = Collected(start, loaded, most_images)
         groups = self._groups(start, loaded)
         for left, (rows, generator) in zip(range(len(groups), 0, -1), groups, strict=True):
             numbers = [start + row for row in rows]
