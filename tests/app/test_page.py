@@ -270,7 +270,7 @@ def test_uploads_good_and_bad(visit):
     upload(page, "cat.png", b"this is not an image")
     notified(page, "cat.png cannot be read as an image")
     upload(page, "big.png", bytes(round(UPLOAD_LIMIT * 2**20) + 1))
-    notified(page, "larger than 0.5 MB, or no image")
+    notified(page, "larger than 0.5 MB, or it is not an image")
     assert source(page, "Truth") == before
     ink = np.zeros((60, 60, 4), dtype=np.uint8)
     ink[10:50, 25:35, 3] = 255  # black ink, the rest transparent

@@ -252,7 +252,7 @@ def test_ctrl_c_says_how_to_go_on(digits, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("genprior.jobs.recover.solve", pressed)
     words = ["recover", digits, "--operator", "downsample:4", "--simulate", "--out", tmp_path / "out"]
     assert ends(words) == 130
-    assert "the same command goes on" in flat(capfd.readouterr().err)
+    assert "the same command resumes" in flat(capfd.readouterr().err)
 
 
 def test_a_lost_drive_says_how_to_go_on(digits, tmp_path, capfd, monkeypatch):
