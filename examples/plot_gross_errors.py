@@ -28,7 +28,7 @@ y = torch.where(bad, 5 * y.std() * torch.randn(y.shape, generator=random), y)
 
 
 # %%
-# Any module can be a generator: this one draws the picture and measures it.
+# Any module can be a generator: this one draws the image and measures it.
 
 
 class Measured(torch.nn.Module):
@@ -47,10 +47,10 @@ print(gp.checks.check_generator(AG))
 stop = gp.MaxSteps(150)
 squares = gp.solve(gp.Problem(G, loss=gp.LeastSquares(A, y)), stop=stop, restarts=2, seed=0)
 robust = gp.solve(gp.Problem(AG, on_signal=gp.L1().around(y)), stop=stop, restarts=2, seed=0)
-picture = G(robust.z).detach()
-for name, x in (("least squares", squares.signal), ("l1 on A G(z) - y", picture)):
+image = G(robust.z).detach()
+for name, x in (("least squares", squares.signal), ("l1 on A G(z) - y", image)):
     print(f"{name:18s} median error {relative_error(x, digits).median():.3f}")
-gp.plot.strips({"truth": digits, "least squares": squares.signal, "l1 on the\nmeasurements": picture})
+gp.plot.strips({"truth": digits, "least squares": squares.signal, "l1 on the\nmeasurements": image})
 
 # %%
 # The residuals show which measurements were bad, without being told.

@@ -38,7 +38,7 @@ for name, known in (("30% known", random), ("block lost", block), ("bottom lost"
 gp.plot.strips(rows)
 
 # %%
-# One answer is not the whole truth. Twelve starts for the same half digit, none given up on the way: each picture
+# One answer is not the whole truth. Twelve starts for the same half digit, none given up on the way: each image
 # below agrees with the known half about as well as the others. Where they differ, the measurements say nothing.
 
 which = 3  # a nought

@@ -21,7 +21,7 @@ digits, _ = samples.digits(300)
 train, test = digits[:250], digits[250:258]
 
 # %%
-# The network, with two common traits: its decoder ends in ``tanh``, so pictures lie in [-1, 1], and it has batch
+# The network, with two common traits: its decoder ends in ``tanh``, so images lie in [-1, 1], and it has batch
 # normalisation, which behaves differently in training.
 
 encoder = nn.Sequential(

@@ -5,8 +5,8 @@ Your own operator, your own term
 An operator is a linear function; its adjoint is derived if you do not give one. A term is a convex function with a
 prox. ``gp.checks`` runs on both the laws of our own tests: that is cheaper than a wrong answer.
 
-The operator here sums a picture along lines in three directions: a very small tomograph. The term is Huber's function
-of the distance to a second copy of the picture that came with scratches: quadratic for small distances, linear for
+The operator here sums an image along lines in three directions: a very small tomograph. The term is Huber's function
+of the distance to a second copy of the image that came with scratches: quadratic for small distances, linear for
 large ones.
 """
 
@@ -26,7 +26,7 @@ G = gp.load_generator("mnist")
 digits, _ = samples.digits(8)
 
 # %%
-# **The operator**: rotate, then sum the columns. Rotation by bilinear interpolation is linear in the picture, and
+# **The operator**: rotate, then sum the columns. Rotation by bilinear interpolation is linear in the image, and
 # made of differentiable operations; so the adjoint follows by automatic differentiation.
 
 ANGLES = [math.pi * k / 3 for k in range(3)]

@@ -33,7 +33,7 @@ gp.plot.strips(rows)
 
 # %%
 # Objective against error, one point per digit, for the last run. Points far to the right are wrong digits; their
-# objective is higher as a rule: **look at the objective before you believe a picture**.
+# objective is higher as a rule: **look at the objective before you believe an image**.
 
 figure, axis = plt.subplots(figsize=(6, 3.6), layout="constrained")
 axis.loglog(relative_error(result.signal, digits).numpy(), result.objective.numpy(), "o")

@@ -2,12 +2,12 @@
 Super-resolution: faces from 16 x 16 blocks
 ===========================================
 
-Each measured value is the mean of a block of 4 x 4 pixels: 768 numbers for a picture of 12,288. The rows of this
+Each measured value is the mean of a block of 4 x 4 pixels: 768 numbers for an image of 12,288. The rows of this
 ``A`` are orthogonal, so that least squares needs no factorisation.
 
-The faces are samples of the bundled generator: the truth lies in its range, and nobody's picture is shown. Details
+The faces are samples of the bundled generator: the truth lies in its range, and nobody's image is shown. Details
 that come back here come from the generator. On a photograph of a person outside its range it would invent a plausible
-face, **not that person's**: do not use such pictures to identify anybody.
+face, **not that person's**: do not use such images to identify anybody.
 """
 
 import matplotlib.pyplot as plt
