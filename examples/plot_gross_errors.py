@@ -2,7 +2,7 @@
 Gross errors in the measurements: sparse corruption as R
 ========================================================
 
-Random measurements again, but one in five is garbage: a broken detector, a lost packet. The corruption is sparse, and
+Random measurements again, but one in five is wrong: a broken detector, a lost packet. The corruption is sparse, and
 its natural penalty is ``|A G(z) - y|_1``. That is not a function of the signal with an easy prox; but it is one **of
 the measurements**. So let the measurements be the signal: the generator to solve with is ``A G``, and ``R(w) = |w -
 y|_1``.
@@ -53,7 +53,7 @@ for name, x in (("least squares", squares.signal), ("l1 on A G(z) - y", image)):
 gp.plot.strips({"truth": digits, "least squares": squares.signal, "l1 on the\nmeasurements": image})
 
 # %%
-# The residuals show which measurements were bad, without being told.
+# The residuals show which measurements were bad; the solver did not know it.
 
 residual = (robust.signal - y)[0].abs()
 figure, axis = plt.subplots(figsize=(7.5, 3), layout="constrained")

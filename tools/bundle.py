@@ -26,7 +26,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
 def main() -> None:
-    """Do it."""
+    """Read the command line, and write the network, its card and the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="folder of the run")
     parser.add_argument("name", help="name in the package, for example mnist")
@@ -56,7 +56,7 @@ def measured(name: str, target: Path, source: Path | None, hold_out: int) -> dic
 
 
 def encoded(name: str, target: Path, source: Path | None, hold_out: int) -> dict[str, Any]:
-    """How far G(E(x)) is from images x that neither of them saw, for the generator of the same name."""
+    """How far G(E(x)) is from images x on which neither was trained, for the generator of the same name."""
     images, generator = unseen(name, source, hold_out), load_generator(name)
     with torch.no_grad():
         error = (generator(load_encoder(target)(images)) - images).square().mean()

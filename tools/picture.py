@@ -1,4 +1,4 @@
-"""Make docs/what.png: six kinds of damage; what was given, what came back, the truth.
+"""Make docs/what.png: six types of damage; what was given, what came back, the truth.
 
 python tools/picture.py docs/what.png
 """
