@@ -4,7 +4,7 @@ A certificate: when the paper's guarantee applies
 
 Theorem 1 promises a rate if the generator, the loss, the penalty and the dual step keep a list of conditions.
 :func:`genprior.theory.certify` computes the constants, and says which conditions hold. Here is a case where
-everything can be proved, with the promise beside what happened; then the bundled generator, where the answer is no.
+everything can be proved, with the bound beside the actual run; then the bundled generator, where the answer is no.
 """
 
 import matplotlib.pyplot as plt
@@ -56,7 +56,7 @@ axis.legend()
 
 # %%
 # Loose, but never violated. Now a real network: random measurements of digits, fewer than pixels. The loss is flat in
-# most directions, the generator bends, and the theorem has nothing to say; ``certify`` says so, and names what fails.
+# most directions, the generator is curved, and the theorem does not apply; ``certify`` says so, and names what fails.
 
 network = gp.load_generator("mnist")
 A = gp.operators.Gaussian(392, network.signal_shape, seed=0)

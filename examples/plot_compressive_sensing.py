@@ -4,7 +4,7 @@ Compressive sensing: fewer measurements than pixels
 
 A digit of 784 pixels is measured by ``m`` random projections, ``y = A x`` with ``A`` of independent normal entries.
 The equations alone leave ``784 - m`` directions open. The generator closes them: we look for the latent ``z`` whose
-picture ``G(z)`` explains the measurements,
+image ``G(z)`` explains the measurements,
 
 .. math:: \\underset{w, z}{\\text{minimise}} \\;\\; \\tfrac12 |A w - y|^2 \\quad\\text{subject to}\\quad w = G(z).
 """
@@ -43,10 +43,10 @@ gp.plot.strips(
 # best. Without it the error falls only as the square root of the share of directions that were not measured.
 
 figure, axis = plt.subplots(figsize=(6.5, 3.6), layout="constrained")
-for name, pictures in (("with the generator", recovered), ("shortest signal", shortest)):
+for name, images in (("with the generator", recovered), ("shortest signal", shortest)):
     axis.plot(
-        list(pictures),
-        [float(relative_error(x, digits).median()) for x in pictures.values()],
+        list(images),
+        [float(relative_error(x, digits).median()) for x in images.values()],
         "o-",
         label=name,
     )

@@ -4,7 +4,7 @@ Deblurring with noise
 
 A Gaussian blur of standard deviation 2 pixels, then noise of 2%. The Fourier transform makes the blur diagonal, so
 that the exact step is a division there. Without a generator the same division, with the weight of the regularisation
-chosen **with the truth in hand**, is the best that a linear filter of this kind can do: a fair opponent.
+chosen **with the truth known**, is the best that such a linear filter can do: a fair comparison.
 """
 
 import matplotlib.pyplot as plt
@@ -27,7 +27,7 @@ candidates = [A.resolvent(A.adjoint(y), 10.0**-k) for k in torch.arange(0.5, 5.5
 linear = min(candidates, key=lambda x: float(relative_error(x, digits).median()))
 
 # %%
-# With the generator; a small pull on the latent, ``H(z) = c/2 |z|^2`` with ``c`` of the order of the noise's
+# With the generator; a small ridge on the latent, ``H(z) = c/2 |z|^2`` with ``c`` of the order of the noise's
 # variance, keeps the answer from fitting the noise.
 
 problem = gp.Problem(G, loss=gp.LeastSquares(A, y), on_latent=1e-3 * gp.SquaredL2())

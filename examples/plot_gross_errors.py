@@ -2,7 +2,7 @@
 Gross errors in the measurements: sparse corruption as R
 ========================================================
 
-Random measurements again, but one in five is garbage: a broken detector, a lost packet. The corruption is sparse, and
+Random measurements again, but one in five is wrong: a broken detector, a lost packet. The corruption is sparse, and
 its natural penalty is ``|A G(z) - y|_1``. That is not a function of the signal with an easy prox; but it is one **of
 the measurements**. So let the measurements be the signal: the generator to solve with is ``A G``, and ``R(w) = |w -
 y|_1``.
@@ -28,7 +28,7 @@ y = torch.where(bad, 5 * y.std() * torch.randn(y.shape, generator=random), y)
 
 
 # %%
-# Any module can be a generator: this one draws the picture and measures it.
+# Any module can be a generator: this one draws the image and measures it.
 
 
 class Measured(torch.nn.Module):
@@ -47,13 +47,13 @@ print(gp.checks.check_generator(AG))
 stop = gp.MaxSteps(150)
 squares = gp.solve(gp.Problem(G, loss=gp.LeastSquares(A, y)), stop=stop, restarts=2, seed=0)
 robust = gp.solve(gp.Problem(AG, on_signal=gp.L1().around(y)), stop=stop, restarts=2, seed=0)
-picture = G(robust.z).detach()
-for name, x in (("least squares", squares.signal), ("l1 on A G(z) - y", picture)):
+image = G(robust.z).detach()
+for name, x in (("least squares", squares.signal), ("l1 on A G(z) - y", image)):
     print(f"{name:18s} median error {relative_error(x, digits).median():.3f}")
-gp.plot.strips({"truth": digits, "least squares": squares.signal, "l1 on the\nmeasurements": picture})
+gp.plot.strips({"truth": digits, "least squares": squares.signal, "l1 on the\nmeasurements": image})
 
 # %%
-# The residuals show which measurements were bad, without being told.
+# The residuals show which measurements were bad; the solver did not know it.
 
 residual = (robust.signal - y)[0].abs()
 figure, axis = plt.subplots(figsize=(7.5, 3), layout="constrained")

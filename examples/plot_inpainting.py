@@ -20,7 +20,7 @@ digits, _ = samples.digits(8)
 steps = gp.MaxSteps(80)
 
 # %%
-# Three kinds of damage, one call each.
+# Three types of damage, one call each.
 
 random = torch.rand(28, 28, generator=torch.Generator().manual_seed(0)) < 0.3
 block = torch.ones(28, 28, dtype=torch.bool)
@@ -38,7 +38,7 @@ for name, known in (("30% known", random), ("block lost", block), ("bottom lost"
 gp.plot.strips(rows)
 
 # %%
-# One answer is not the whole truth. Twelve starts for the same half digit, none given up on the way: each picture
+# One answer is not the whole truth. Twelve starts for the same half digit, none dropped early: each image
 # below agrees with the known half about as well as the others. Where they differ, the measurements say nothing.
 
 which = 3  # a nought

@@ -3,7 +3,7 @@ Salt and pepper: l1 against l2
 ==============================
 
 A quarter of the pixels is black or white at random; the others are right. A square counts a wrong pixel by the square
-of how wrong it is, and bends the whole answer to please the outliers. ``|w - y|_1`` lets them be wrong. In code that
+of its error, so the outliers distort the whole answer. ``|w - y|_1`` lets them be wrong. In code that
 is one argument.
 """
 
@@ -31,7 +31,7 @@ for name, x in (("noisy", y), ("l2", squares.signal), ("l1", absolute.signal)):
 gp.plot.strips({"truth": digits, "y": y, "|w - y|² (l2)": squares.signal, "|w - y|_1 (l1)": absolute.signal})
 
 # %%
-# What was done for each of them, in the solver's own words:
+# What the solver did for each of them:
 
 print(squares.plan)
 print(absolute.plan)

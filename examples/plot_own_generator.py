@@ -3,8 +3,8 @@ Bring your own generator
 ========================
 
 Any ``torch.nn.Module`` that maps latents to signals will do: a GAN, the decoder of an autoencoder, a formula. Here is
-one made in a few seconds: a small autoencoder, trained on 250 digits. It is a weak prior, and one can see that; the
-point is what it takes to plug it in, and how the self-check finds the usual mistakes.
+one made in a few seconds: a small autoencoder, trained on 250 digits. It is a visibly weak prior; the
+point is how to use it, and how the self-check finds the usual mistakes.
 """
 
 import matplotlib.pyplot as plt
@@ -21,7 +21,7 @@ digits, _ = samples.digits(300)
 train, test = digits[:250], digits[250:258]
 
 # %%
-# The network, with two common traits: its decoder ends in ``tanh``, so pictures lie in [-1, 1], and it has batch
+# The network, with two common traits: its decoder ends in ``tanh``, so images lie in [-1, 1], and it has batch
 # normalisation, which behaves differently in training.
 
 encoder = nn.Sequential(
@@ -41,8 +41,8 @@ for _ in range(800):
 print(f"training loss {loss.item():.4f}")
 
 # %%
-# Wrap it. Batch normalisation needs no care: a :class:`genprior.Generator` uses the module in eval mode, through a
-# double, and leaves the module itself as it is. The range does: we declare [0, 1], and the check says what is wrong.
+# Wrap it. Batch normalisation needs nothing: a :class:`genprior.Generator` uses the module in eval mode, through a
+# copy, and leaves the module itself as it is. The range does: we declare [0, 1], and the check says what is wrong.
 
 wrong = gp.Generator(decoder, latent_shape=16, signal_shape=(1, 28, 28), signal_range=(0, 1))
 print(gp.checks.check_generator(wrong))
@@ -60,13 +60,13 @@ mine = gp.Generator(nn.Sequential(decoder, ZeroToOne()), latent_shape=16, signal
 print(gp.checks.check_generator(mine))
 
 # %%
-# Now it is a prior like any other. With 16 latent numbers ``Auto`` takes Jacobians into account, as the plan says.
+# Now it is a prior like any other. With a latent dimension of 16 ``Auto`` takes Jacobians into account, as the plan says.
 
 A = gp.operators.Gaussian(100, mine.signal_shape, seed=0)
 problem = gp.Problem(mine, loss=gp.LeastSquares(A, A(test)))
 result = gp.solve(problem, stop=gp.MaxSteps(150), restarts=8, seed=0)
 print(result.plan)
-print(f"median error {relative_error(result.signal, test).median():.2f}: much of it is what 250 digits cannot teach")
+print(f"median error {relative_error(result.signal, test).median():.2f}: mostly because of only 250 training digits")
 nearest = train[(torch.cdist(test.flatten(1), train.flatten(1))).argmin(dim=1)]
 gp.plot.strips(
     {

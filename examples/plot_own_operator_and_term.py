@@ -3,10 +3,10 @@ Your own operator, your own term
 ================================
 
 An operator is a linear function; its adjoint is derived if you do not give one. A term is a convex function with a
-prox. ``gp.checks`` runs on both the laws of our own tests: that is cheaper than a wrong answer.
+prox. ``gp.checks`` tests both for the laws that our own parts meet.
 
-The operator here sums a picture along lines in three directions: a very small tomograph. The term is Huber's function
-of the distance to a second copy of the picture that came with scratches: quadratic for small distances, linear for
+The operator here sums an image along lines in three directions: a very small tomograph. The term is Huber's function
+of the distance to a second copy of the image that came with scratches: quadratic for small distances, linear for
 large ones.
 """
 
@@ -26,7 +26,7 @@ G = gp.load_generator("mnist")
 digits, _ = samples.digits(8)
 
 # %%
-# **The operator**: rotate, then sum the columns. Rotation by bilinear interpolation is linear in the picture, and
+# **The operator**: rotate, then sum the columns. Rotation by bilinear interpolation is linear in the image, and
 # made of differentiable operations; so the adjoint follows by automatic differentiation.
 
 ANGLES = [math.pi * k / 3 for k in range(3)]
@@ -46,7 +46,7 @@ A = gp.operators.Linear(tomograph, signal_shape=G.signal_shape)
 print(gp.checks.check_operator(A))
 
 # %%
-# **The term**: value, prox, subgradient, each for a batch. A first try, with a mistake that is easily made: instead of
+# **The term**: value, prox, subgradient, each for a batch. A first try, with an easy mistake: instead of
 # the prox, a gradient step, which is nearly the same for small ``t``.
 
 
@@ -104,7 +104,7 @@ print(results["both"].plan)
 
 figure, axis = plt.subplots(figsize=(8, 1.6), layout="constrained")
 axis.imshow(torch.cat(list(y[:4]), dim=1).numpy(), cmap="gray", aspect="auto")
-axis.set(title="what the tomograph saw of the first four digits: 3 views (rows) of 28 sums", xticks=[], yticks=[])
+axis.set(title="what the tomograph measured of the first four digits: 3 views (rows) of 28 sums", xticks=[], yticks=[])
 
 # %%
 gp.plot.strips({"truth": digits, "scratched copy": copy, **{name: result.signal for name, result in results.items()}})

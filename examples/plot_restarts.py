@@ -1,9 +1,9 @@
 """
-Restarts: the way out of bad minima
-===================================
+Restarts: how to leave bad minima
+=================================
 
-Looking for a latent is not a convex problem: some starts end in a minimum where a wrong digit half explains the data.
-The objective tells; the truth is not needed. ``restarts=k`` runs ``k`` starts of every item side by side, gives up
+The problem is not convex in the latent: some starts end in a minimum where a wrong digit half explains the data.
+The objective shows it without the truth. ``restarts=k`` runs ``k`` starts of every item side by side, drops
 the worse half after 25 steps, half of the rest after 50, and so on.
 """
 
@@ -33,7 +33,7 @@ gp.plot.strips(rows)
 
 # %%
 # Objective against error, one point per digit, for the last run. Points far to the right are wrong digits; their
-# objective is higher as a rule: **look at the objective before you believe a picture**.
+# objective is higher as a rule: **check the objective before you trust an image**.
 
 figure, axis = plt.subplots(figsize=(6, 3.6), layout="constrained")
 axis.loglog(relative_error(result.signal, digits).numpy(), result.objective.numpy(), "o")

@@ -3,8 +3,8 @@ A sequence: start each frame from the last one
 ==============================================
 
 A film of a digit that slowly turns into another one, each frame measured on its own. Solved frame by frame from
-scratch, every frame pays the whole way. With ``z0=result.z`` a frame starts where the last one ended, and pays for
-what has changed.
+scratch, every frame needs a full search. With ``z0=result.z`` a frame starts where the last one ended, and only has to follow
+the change.
 """
 
 import matplotlib.pyplot as plt

@@ -3,8 +3,8 @@ The solvers side by side
 ========================
 
 The same problem and the same start for every solver, with default steps. ``result.history`` has the columns of a run
-for every item; one iteration of ADMM costs one forward and one backward pass, as one of gradient descent does, so
-that passes are a fair unit for those.
+for every item. An iteration of ADMM costs one forward and one backward pass, like one of gradient descent, so
+passes are a fair unit for these.
 """
 
 import matplotlib.pyplot as plt

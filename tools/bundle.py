@@ -1,9 +1,9 @@
-"""Put a trained network into the package: measured anew, with its card, and with pictures for the docs.
+"""Put a trained network into the package: measured anew, with its card, and with images for the docs.
 
     python tools/bundle.py runs/mnist-2 mnist generator --licence MIT
     python tools/bundle.py runs/celeba celeba generator --data celeba.tar --hold-out 500
 
-The pictures are the generator's own samples and its loss curve, never the data.
+The images are the generator's own samples and its loss curve, never the data.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
 def main() -> None:
-    """Do it."""
+    """Read the command line, and write the network, its card and the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="folder of the run")
     parser.add_argument("name", help="name in the package, for example mnist")
@@ -56,15 +56,15 @@ def measured(name: str, target: Path, source: Path | None, hold_out: int) -> dic
 
 
 def encoded(name: str, target: Path, source: Path | None, hold_out: int) -> dict[str, Any]:
-    """How far G(E(x)) is from pictures x that neither of them saw, for the generator of the same name."""
-    pictures, generator = unseen(name, source, hold_out), load_generator(name)
+    """How far G(E(x)) is from images x on which neither was trained, for the generator of the same name."""
+    images, generator = unseen(name, source, hold_out), load_generator(name)
     with torch.no_grad():
-        error = (generator(load_encoder(target)(pictures)) - pictures).square().mean()
-    return {"G(E(x)) against x": {"pictures": len(pictures), "mean_squared_error": float(error)}}
+        error = (generator(load_encoder(target)(images)) - images).square().mean()
+    return {"G(E(x)) against x": {"pictures": len(images), "mean_squared_error": float(error)}}
 
 
 def unseen(name: str, source: Path | None, hold_out: int) -> torch.Tensor:
-    """Pictures that were not trained on."""
+    """Images that were not trained on."""
     known = {"mnist": data.mnist, "fashion-mnist": data.fashion_mnist}
     if name in known:
         return known[name]("test").batch(torch.arange(100))

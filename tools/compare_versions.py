@@ -70,8 +70,8 @@ def work(task: Task, source: Path, target: Path) -> None:
     torch.set_num_threads(1)
     gp = import_module("genprior")
     assert source in Path(gp.__file__).parents, f"genprior came from {gp.__file__}, not from {source}"
-    rooms = source / "genprior"
-    problems = import_module(f"genprior.{'lab' if (rooms / 'lab').is_dir() else 'experiments'}.race.problems")
+    package = source / "genprior"
+    problems = import_module(f"genprior.{'lab' if (package / 'lab').is_dir() else 'experiments'}.race.problems")
     (entry,) = (entry for entry in problems.ENTRIES if entry.key == task.key)
     generator = gp.load_generator(entry.generator)
     contest = problems.instance(entry, generator, ITEMS[entry.generator], task.seed)
@@ -91,7 +91,7 @@ def work(task: Task, source: Path, target: Path) -> None:
 
 
 def fingerprint(contest: Any) -> dict[str, Tensor]:
-    """What tells a problem from another."""
+    """What distinguishes one problem from another."""
     with torch.no_grad():
         images = contest.problem.generator(contest.starts)
         probes = [images, contest.truth, 0.5 * images]

@@ -1,8 +1,8 @@
-"""Readers meet many spoilt and hostile files, in processes of their own: no crash, no hang, little memory, one kind of error.
+"""Run the readers on many damaged and hostile files, in separate processes: no crash, no hang, little memory, one error type.
 
     python tools/fuzz_readers.py --mutants 20000 --seed 0
 
-Every kind of file gets its share of the mutants, in batches; then come the bombs of ``tests/files/bombs.py``, one by one.
+Every file type gets its share of the mutants, in batches; then come the bombs of ``tests/files/bombs.py``, one by one.
 A batch whose process dies, or takes longer than ``--seconds``, is repeated mutant by mutant, and the guilty one is kept
 in ``--keep``. Ends with 1 if anything was found.
 """
@@ -31,7 +31,7 @@ KINDS = kinds()
 
 
 def work(kind: str, seed: int, numbers: range, folder: str, send: Any) -> None:
-    """Run some mutants of a kind; tell what happened, and the most memory that this process had."""
+    """Run some mutants of a type; send what happened, and the peak memory of this process."""
     name, whole, read = KINDS[kind]
     found: Counter[str] = Counter()
     faults: list[str] = []
@@ -50,7 +50,7 @@ def work(kind: str, seed: int, numbers: range, folder: str, send: Any) -> None:
 
 
 def met(read: Any, path: Path) -> str:
-    """What a reader did with a file: read it, refused it, or something that it should not have done."""
+    """What a reader did with a file: read it, refused it, or failed."""
     try:
         read(path)
     except (ValueError, OSError) as problem:
@@ -61,7 +61,7 @@ def met(read: Any, path: Path) -> str:
 
 
 def memory() -> int:
-    """The most that this process had, in megabytes."""
+    """Peak memory of this process, in megabytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
@@ -73,7 +73,7 @@ def bomb(name: str, kind: str, send: Any) -> None:
 
 
 def apart(target: Any, arguments: tuple[Any, ...], seconds: float) -> Any:
-    """What a function sends, from a process of its own; in words where it sends nothing."""
+    """What a function sends, from a separate process; a description if it sends nothing."""
     receive, send = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.Process(target=target, args=(*arguments, send))
     process.start()
@@ -89,7 +89,7 @@ def apart(target: Any, arguments: tuple[Any, ...], seconds: float) -> Any:
 
 
 def fuzz(count: int, seed: int, seconds: float, keep: Path, only: str) -> tuple[list[str], int]:
-    """All mutants; what was wrong, and the most memory."""
+    """All mutants; what was wrong, and the peak memory."""
     faults: list[str] = []
     most = 0
     wanted = [kind for kind in KINDS if only in kind]
@@ -107,8 +107,8 @@ def fuzz(count: int, seed: int, seconds: float, keep: Path, only: str) -> tuple[
             total, longest, peak = total + done[0], max(longest, done[2]), max(peak, done[3])
             faults += done[1]
         most = max(most, peak)
-        told = ", ".join(f"{number} {outcome}" for outcome, number in total.most_common())
-        print(f"{kind:22} {told:40} longest {longest:5.2f} s, memory {peak} MB", flush=True)
+        summary = ", ".join(f"{number} {outcome}" for outcome, number in total.most_common())
+        print(f"{kind:22} {summary:40} longest {longest:5.2f} s, memory {peak} MB", flush=True)
     return faults, most
 
 
@@ -127,7 +127,7 @@ def guilty(kind: str, seed: int, numbers: range, seconds: float, keep: Path) -> 
 
 
 def explode(seconds: float, limit: int, only: str) -> tuple[list[str], int]:
-    """All bombs; what was wrong, and the most memory."""
+    """All bombs; what was wrong, and the peak memory."""
     faults: list[str] = []
     most = 0
     for title, (name, write, kind) in bombs().items():
@@ -154,7 +154,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0, help="for one file")
     parser.add_argument("--megabytes", type=int, default=1000, help="memory of one process, with the libraries")
     parser.add_argument("--keep", type=Path, default=Path("fuzz"), help="folder for files that end a process")
-    parser.add_argument("--kinds", default="", help="only kinds of files with this in their name")
+    parser.add_argument("--kinds", default="", help="only file types with this in their name")
     parser.add_argument("--bombs", default="", help="only those with this in their name")
     given = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Measure how much there is to read: lines, states, constants without a word, and what a call of ``solve`` passes through.
+"""Measure how much there is to read: lines, states, constants without an explanation, and the path of a call of ``solve``.
 
     python tools/measure_core.py src [../old/src ...]
 

@@ -27,7 +27,7 @@ PATIENCE = 600_000  # milliseconds
 
 
 def main(path: Path) -> None:
-    """Open the page, let the solvers race, take the picture."""
+    """Open the page, let the solvers race, take a screenshot."""
     with served() as address, opened(address) as page:
         page.get_by_label(SAMPLE, exact=True).click()
         page.get_by_role("button", name="Start the race").click()

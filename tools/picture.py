@@ -1,4 +1,4 @@
-"""Make docs/what.png: six kinds of damage; what was given, what came back, the truth.
+"""Make docs/what.png: six types of damage; what was given, what came back, the truth.
 
 python tools/picture.py docs/what.png
 """
@@ -20,7 +20,7 @@ from genprior.report.sheets import grid
 
 COUNT = 4
 Case = tuple[Tensor, Tensor, Tensor]
-"""Given (as a picture), recovered, truth."""
+"""Given (as an image), recovered, truth."""
 
 
 def main(path: Path) -> None:
@@ -30,8 +30,8 @@ def main(path: Path) -> None:
     for part, (title, make) in zip(figure.subfigures(2, 3).flat, cases().items(), strict=True):
         part.suptitle(title, fontsize=13)
         axes = part.subplots(3, 1)
-        for axis, label, pictures in zip(axes, ("given", "recovered", "truth"), make(), strict=True):
-            sheet = grid(pictures, COUNT).numpy()
+        for axis, label, images in zip(axes, ("given", "recovered", "truth"), make(), strict=True):
+            sheet = grid(images, COUNT).numpy()
             axis.imshow(sheet.squeeze(-1) if sheet.shape[2] == 1 else sheet, cmap="gray", vmin=0, vmax=255)
             axis.set(xticks=[], yticks=[])
             axis.set_frame_on(False)
@@ -69,7 +69,7 @@ def cases() -> dict[str, Callable[[], Case]]:
     def salt_and_pepper() -> Case:
         hit = torch.rand(digits.shape, generator=random) < 0.25
         y = torch.where(hit, (torch.rand(digits.shape, generator=random) < 0.5).float(), digits)
-        start = gp.load_encoder("mnist")(y).detach()  # one of the eight; a blank picture is a minimum for a thin digit
+        start = gp.load_encoder("mnist")(y).detach()  # one of the eight; a blank image is a minimum for a thin digit
         return y, recovered(gp.Problem(G, on_signal=gp.L1().around(y)), z0=start), digits
 
     def attack() -> Case:

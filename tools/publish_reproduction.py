@@ -14,7 +14,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
 def main() -> None:
-    """Do it."""
+    """Read the command line, and publish."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="the folder of the run")
     parser.add_argument("--docs", type=Path, default=DOCS)
