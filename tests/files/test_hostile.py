@@ -17,8 +17,8 @@ from genprior.files import arrays, hdf5, limits, open_items
 from genprior.files.arrays import open_arrays
 from genprior.files.expected import Expected
 from genprior.files.guard import Unreadable
+from genprior.files.images import ImageSpec, decode
 from genprior.files.limits import unpacks_to
-from genprior.files.pictures import Wanted, decode
 from genprior.files.single import read_array
 
 h5py = pytest.importorskip("h5py")
@@ -269,7 +269,7 @@ def test_an_image_of_too_many_pixels(tmp_path):
         content += struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
     (tmp_path / "a.png").write_bytes(content)
     with pytest.raises(Unreadable, match=r"a\.png has 16384 x 4097 pixels, at most 67 million are read: scale it down"):
-        decode(tmp_path / "a.png", Wanted(1, 4, 4, resize=True))
+        decode(tmp_path / "a.png", ImageSpec(1, 4, 4, resize=True))
 
 
 def test_a_tiff_file_of_innumerable_frames(tmp_path):
@@ -285,7 +285,7 @@ def test_a_tiff_file_of_innumerable_frames(tmp_path):
         content += struct.pack("<HI", 0, second + 6 * (number + 1))
     path.write_bytes(content + bytes(6))
     with pytest.raises(Unreadable, match="several frames"):
-        decode(path, Wanted(1, 4, 4))
+        decode(path, ImageSpec(1, 4, 4))
 
 
 def test_streams_are_measured_without_being_kept():

@@ -11,7 +11,7 @@ from genprior.models.generators import ConvGenerator
 from genprior.models.saved import load_network
 from genprior.training.card import write_card
 from genprior.training.classifier import ClassifierSettings, ClassifierTask
-from genprior.training.data import Pictures
+from genprior.training.data import ImageSet
 from genprior.training.draw import Draw
 from genprior.training.encoder import EncoderSettings, EncoderTask
 from genprior.training.loop import Schedule, train
@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def digits():
     pictures, labels = samples.digits(200)
-    return Pictures("digits", (pictures * 255).round().to(torch.uint8), labels, "CC BY-SA 3.0")
+    return ImageSet("digits", (pictures * 255).round().to(torch.uint8), labels, "CC BY-SA 3.0")
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def test_encoder_learns(generator, digits, devices, tmp_path, measured):
     with torch.no_grad():
         found = gp.load_encoder(path)(task.seen(generator(z)))
     assert (found - z).square().mean() < 0.7 * z.square().mean()
-    task.picture(tmp_path, "samples")
+    task.save_samples(tmp_path, "samples")
     assert (tmp_path / "samples.png").is_file()
 
 
