@@ -122,7 +122,7 @@ def test_postscript_under_another_ending_starts_no_program(tmp_path, monkeypatch
     started = []
     monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *given, **options: started.append(given))
     for read in (check_file, decode, lambda path, wanted: read_image(path, wanted.channels)):
-        with pytest.raises(Unreadable, match=r"a\.png cannot be read as a picture"):
+        with pytest.raises(Unreadable, match=r"a\.png cannot be read as an image"):
             read(path, COLOUR)
     with pytest.raises(ValueError, match=r"1 could not be read, the first is a\.png"):
         image_files(tmp_path)
@@ -142,7 +142,7 @@ def test_bytes_and_names():
     store = io.BytesIO()
     Image.fromarray(pixels(1)).save(store, format="png")
     assert decode(store.getvalue(), GREY).shape == (1, 6, 8)
-    with pytest.raises(Unreadable, match=r"upload\.png cannot be read as a picture"):
+    with pytest.raises(Unreadable, match=r"upload\.png cannot be read as an image"):
         decode(b"no picture at all", GREY, name="upload.png")
 
 

@@ -117,7 +117,7 @@ def test_what_is_not_ours(tmp_path):
 
 
 def test_the_wrong_role(written):
-    with pytest.raises(ValueError, match="holds a conv-generator, not a network of the kind 'classifier'"):
+    with pytest.raises(ValueError, match="holds a conv-generator, not a classifier"):
         gp.load_classifier(written)
     with pytest.raises(ValueError, match="not a network of the kind 'encoder'"):
         gp.load_encoder(written)

@@ -160,9 +160,9 @@ def test_encoder_starts_from_another(generator, digits):
 
 
 def test_encoder_that_cannot_be(generator, colours):
-    with pytest.raises(ValueError, match="own_samples must be 1 where no pictures are given"):
+    with pytest.raises(ValueError, match="own_samples must be 1 where no images are given"):
         EncoderTask(EncoderSettings(), generator, None, seed=0)
-    with pytest.raises(ValueError, match=r"generator makes pictures \(1, 28, 28\), but the data are \(3, 64, 64\)"):
+    with pytest.raises(ValueError, match=r"generator makes images \(1, 28, 28\), but the data are \(3, 64, 64\)"):
         EncoderTask(EncoderSettings(), generator, colours, seed=0)
     with pytest.raises(ValueError, match="own_samples must be a share between 0 and 1"):
         EncoderSettings(own_samples=1.5)

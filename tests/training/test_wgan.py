@@ -199,9 +199,7 @@ def test_colour_pictures_and_files(colours, devices, tmp_path):
 
 
 def test_data_that_do_not_fit(colours):
-    with pytest.raises(
-        ValueError, match=r"conv-generator makes pictures \(1, 28, 28\), but the data are \(3, 64, 64\)"
-    ):
+    with pytest.raises(ValueError, match=r"conv-generator makes images \(1, 28, 28\), but the data are \(3, 64, 64\)"):
         Wgan(SMALL, colours, seed=0)
 
 

@@ -107,7 +107,7 @@ class Hdf5Array:
         usual = [code for code in (_HARMLESS[0], *packers, _HARMLESS[1]) if code in filters]
         if len(packers) > 1 or not {*packers} <= {_DEFLATE, _LZF} or filters != usual:
             raise Unreadable(
-                f"{self._name} has unsupported filters ( {', '.join(map(str, filters))}), expected gzip or lzf: "
+                f"{self._name} has unsupported filters ({', '.join(map(str, filters))}), expected gzip or lzf: "
                 "rewrite it, for example with h5repack -f GZIP=4"
             )
         size = math.prod(data.chunks) * data.dtype.itemsize

@@ -232,8 +232,8 @@ def _first_row(file: IO[bytes], shape: Shape) -> int:
     found, _, dtype = np.lib.format.read_array_header_1_0(file)
     if found != shape or dtype != np.float32:
         raise ValueError(
-            f"{file.name} holds {dtype} of shape {found}, expected float32 of shape {shape}: it belongs to another run, delete "
-            "it or give another `out`"
+            f"{file.name} holds {dtype} of shape {found}, expected float32 of shape {shape}: it belongs to another run, "
+            "delete it or give another `out`"
         )
     return file.tell()
 

@@ -43,7 +43,7 @@ class UpBlock(nn.Module):
     """``x -> up(mix(x)) + conv(elu(up-conv(elu(x))))``: twice the side, from ``inside`` to ``outside`` channels.
 
     The transposed convolution has a 4 x 4 kernel and stride 2: every output depends on equally many inputs, which avoids
-    checkerboards. The last convolution starts at zero, so that a deep stack starts as its shortcuts and needs no normalisation.
+    checkerboards. The last convolution starts at zero: a deep stack starts as its shortcuts and needs no normalisation.
     """
 
     def __init__(self, inside: int, outside: int) -> None:

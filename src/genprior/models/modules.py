@@ -87,9 +87,9 @@ def _check_program(path: Path) -> None:
         raise ValueError(f"{path} is damaged ({broken} does not fit its checksum): get the file again")
     if any(name.endswith("/archive_format") for name in names):
         raise Unreadable(
-            f"{path} is a torch.export file, which can run any code when torch opens it, so it is refused. If you trust it, open "
-            f"it yourself: write 'import torch', then 'def build(): return torch.export.load({str(path)!r}).module()' into "
-            "my_model.py, and give my_model.py:build"
+            f"{path} is a torch.export file, which can run any code when torch opens it, so it is refused. If you trust it, "
+            f"open it yourself: write 'import torch', then 'def build(): return torch.export.load({str(path)!r}).module()' "
+            "into my_model.py, and give my_model.py:build"
         )
     if any("/code/" in name for name in names) and any(name.endswith("/constants.pkl") for name in names):
         return

@@ -138,7 +138,7 @@ def _contradiction(generator: Generator, seen: Sampled, proved: Proved) -> str:
     }
     for name, (least, most) in pairs.items():
         if least > most:
-            return f"samples contradict the layers' figures ({name}: {least:.4g} > {most:.4g}): a layer does not do what its type implies"
+            return f"samples contradict the proved bounds ({name}: {least:.4g} > {most:.4g}): a layer does not match its type"
     return ""
 
 

@@ -67,7 +67,7 @@ class Generalisation:
 
     @property
     def probability(self) -> float:
-        """Lower bound on the probability that it holds; if ``estimated``, provided the estimate of the complexity is an upper bound."""
+        """Lower bound on the probability that it holds; if ``estimated``, provided the estimate is an upper bound."""
         return 1 - math.exp(-self.eps)
 
     @property

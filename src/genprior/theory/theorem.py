@@ -3,8 +3,8 @@
 Two statements, both derived in docs/theory.md:
 
 - `corrected`: the paper's own route with its slips repaired. It needs ``rho < mu_L / 2``.
-- `sharpened`: keeps the strong convexity and the squared primal residual that the paper's proof drops. It needs no bound on rho, allows
-  longer steps, and holds with constants of L restricted to the range of G (compressive sensing with m < d).
+- `sharpened`: keeps the strong convexity and the squared primal residual that the paper's proof drops. It needs no bound on
+  rho, allows longer steps, and holds with constants of L restricted to the range of G (compressive sensing with m < d).
 
 `certificate` states which of the constants are proved and which are sampled.
 """
@@ -113,7 +113,7 @@ class Guarantee:
     beta: float
     eta: float
     """The bound on squared lengths contracts by ``1 - eta`` in each iteration, down to a plateau."""
-    residual_max: float
+    gap_max: float
     """No ``|w_t - G(z_t)|`` is larger."""
     signal: tuple[float, float]
     """``|w_t - w*|^2 <= first * E_t + second``..."""
@@ -151,7 +151,7 @@ class Guarantee:
         """The bound on ``E_t``, which the three lengths follow, for t = 0 .. ``steps``."""
         _validate.whole("steps", steps, 0)
         k = torch.arange(1, steps + 1, dtype=torch.float64, device="cpu")
-        moves = self.setting.sigma * self.residual_max * (1 / (k * torch.log1p(k) ** 2)).clamp(max=self.residual_max)
+        moves = self.setting.sigma * self.gap_max * (1 / (k * torch.log1p(k) ** 2)).clamp(max=self.gap_max)
         value, rest, energy = self.first - self.offset, 0.0, [self.first]
         for move in moves.tolist():
             value, rest = (1 - self.eta) * value, (1 - self.eta) * rest + move
@@ -168,8 +168,8 @@ def sharpened(setting: Setting) -> Guarantee:
     m, h = s.strength(s.rho)
     m_half, h_half = s.strength(s.rho / 2)
     q = _over(s.nu_G * s.dual, h_half * s.iota * s.iota)
-    residual_max = _largest_gap(s, q)
-    curvature = s.nu_G * (s.longest_dual + s.rho * residual_max) if s.nu_G else 0.0
+    gap_max = _largest_gap(s, q)
+    curvature = s.nu_G * (s.longest_dual + s.rho * gap_max) if s.nu_G else 0.0
     p = _over(curvature, h * s.iota * s.iota)
     alpha = 1 / (s.nu_L + s.rho) if s.alpha is None else s.alpha
     longest = _over(1, curvature + s.rho * s.kappa * s.kappa + alpha * s.rho * s.rho * s.kappa * s.kappa)
@@ -195,7 +195,7 @@ def sharpened(setting: Setting) -> Guarantee:
         alpha=alpha,
         beta=beta,
         eta=eta,
-        residual_max=residual_max,
+        gap_max=gap_max,
         signal=(_over(2, kept * m_half), 0.0),
         latent=(_over(2, kept * h_half * s.iota * s.iota), 0.0),
         gap=(_over(4, kept * s.rho), 0.0),
@@ -208,8 +208,8 @@ def corrected(setting: Setting) -> Guarantee:
     """The paper's route, repaired; restricted constants are not enough for it."""
     s = setting
     _, h_half = s.strength(s.rho / 2)
-    residual_max = _largest_gap(s, _over(s.nu_G * s.dual, h_half * s.iota * s.iota))
-    curvature = s.nu_G * (s.longest_dual + s.rho * residual_max) if s.nu_G else 0.0  # omega'
+    gap_max = _largest_gap(s, _over(s.nu_G * s.dual, h_half * s.iota * s.iota))
+    curvature = s.nu_G * (s.longest_dual + s.rho * gap_max) if s.nu_G else 0.0  # omega'
     alpha = 1 / (s.nu_L + s.rho) if s.alpha is None else s.alpha
     longest = _over(1, curvature + 2 * s.rho * s.kappa * s.kappa + 2 * alpha * s.rho * s.rho * s.kappa * s.kappa)
     beta = longest if s.beta is None else s.beta
@@ -241,7 +241,7 @@ def corrected(setting: Setting) -> Guarantee:
         alpha=alpha,
         beta=beta,
         eta=m / 16,
-        residual_max=residual_max,
+        gap_max=gap_max,
         signal=(_over(2 * alpha, m), 0.0),
         latent=(_over(2 * beta, m), 0.0),
         gap=(4 / s.rho * (1 + curved), -4 / s.rho * squares),  # Delta_t <= E_t - 3 squares, plus 2 squares

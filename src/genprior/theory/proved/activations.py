@@ -19,8 +19,8 @@ _LEAST_THRESHOLD = 20.0
 class Activation:
     """An activation on the line.
 
-    ``slope`` is its derivative. ``slope_shape`` is the shape of the derivative: "up" (rising), "down" (falling), "bell" (even, falling
-    away from zero), "step" (two values, the larger one on the right), or "free" (none of these: only the global bounds hold).
+    ``slope`` is its derivative. ``slope_shape`` is its shape: "up" (rising), "down" (falling), "bell" (even, falling away
+    from zero), "step" (two values, the larger one on the right), or "free" (none of these: only the global bounds hold).
     """
 
     name: str

@@ -59,7 +59,7 @@ def proved_constants(chain: tuple[Layer, ...], radius: float) -> Proved:
 
 
 def _affine(chain: tuple[Layer, ...]) -> Proved | None:
-    """An affine network is one matrix: its singular values give all constants, up to the round-off of products and of values."""
+    """An affine network is one matrix: its singular values give all constants, up to round-off of products and values."""
     inside, outside = chain[0].centre, chain[-1].image
     size = inside[0].numel()
     parts = tuple(every_layer(chain))

@@ -59,8 +59,8 @@ def _sensing(done: Reproduction, claims: list[Claim]) -> Section:
         "iterations; Auto has no option. The iterate shown is the best so far by objective. Faces cost ten times as "
         f"much: {size.faces.steps} iterations instead of {size.digits.steps}, fewer fractions. The variant of exact ADMM "
         "with Adam's z step runs where digits have the main number of measurements only. Real images, which do not "
-        "lie in the range, are shown separately: their objective cannot go to zero. Why exact ADMM can be ahead: with a small penalty "
-        "its w step whitens the measurements, so that z moves as if A had orthogonal rows. Why the linearized one "
+        "lie in the range, are shown separately: their objective cannot go to zero. Why exact ADMM can be ahead: with a small "
+        "penalty its w step whitens the measurements, so that z moves as if A had orthogonal rows. Why the linearized one "
         "is behind: its w goes 1/(nu_L + rho) of the gradient at a time, and z follows w."
     )
     figures = {}
