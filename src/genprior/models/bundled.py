@@ -103,7 +103,7 @@ def _load(name: str | Path, role: str, kinds: Iterable[str], device: torch.devic
         raise TypeError(f"name must be the name of a bundled {role} or a path, got {name!r}")
     saved = load_network(find(name, role), device)
     if saved.kind not in kinds:
-        raise ValueError(f"{name} holds a {saved.kind}, not a {role}: use the matching loader")
+        raise ValueError(f"{name} holds a {saved.kind}, not a network of type {role!r}: use the matching loader")
     return saved
 
 
