@@ -93,7 +93,7 @@ def test_nothing_to_be_had(tmp_path):
     text = str(caught.value)
     assert "file could not be downloaded" in text
     assert "mirror: <urlopen error offline>" in text
-    assert f"other: other bytes, truncated or changed (md5 {md5(b'y')}, expected {md5(b'x')})" in text
+    assert f"other: wrong content, truncated or changed (md5 {md5(b'y')}, expected {md5(b'x')})" in text
     assert text.endswith("Put it there.")
     assert not list(tmp_path.iterdir())
 
@@ -181,7 +181,7 @@ def test_mnist_offline(tiny, monkeypatch, tmp_path):
 def test_tampered_file_in_a_folder(tiny, tmp_path):
     for name, content in tiny.items():
         (tmp_path / name).write_bytes(content[:-1] + b"\x07")
-    with pytest.raises(RuntimeError, match="other bytes, truncated or changed"):
+    with pytest.raises(RuntimeError, match="wrong content, truncated or changed"):
         data.mnist("test", tmp_path)
     with pytest.raises(RuntimeError, match=r"neither train-images-idx3-ubyte nor train-images-idx3-ubyte.gz is there"):
         digits._MNIST_MD5.update({"train-images-idx3-ubyte": "0"})
