@@ -50,7 +50,7 @@ def test_not_idx(content):
 
 def test_truncated_idx():
     whole = idx.encode(torch.zeros(3, 4, dtype=torch.uint8))
-    with pytest.raises(ValueError, match="has 23 bytes, but its header announces 24: it is truncated"):
+    with pytest.raises(ValueError, match="has 23 bytes, but its header declares 24: it is truncated"):
         idx.decode(whole[:-1], "file")
 
 
