@@ -90,10 +90,10 @@ def test_a_physics_with_its_own_parameters_for_every_image_says_so():
     ("make", "message"),
     [
         (lambda: from_deepinv(fake.NonLinear()), "must be a linear one, with A and A_adjoint, got NonLinear"),
-        (lambda: from_deepinv(fake.WrongAdjoint(fake.masks())), r"WrongAdjoint breaks the law <Ax, y> = <x, A\^T y>"),
-        (lambda: from_deepinv(fake.Affine(fake.masks())), r"Affine breaks the law A\(2x - 3u\)"),
+        (lambda: from_deepinv(fake.WrongAdjoint(fake.masks())), r"WrongAdjoint violates <Ax, y> = <x, A\^T y>"),
+        (lambda: from_deepinv(fake.Affine(fake.masks())), r"Affine violates A\(2x - 3u\)"),
         (lambda: from_deepinv(fake.Listed(fake.masks())), "gives list, expected one tensor"),
-        (lambda: from_deepinv(fake.Wrong(fake.masks()), resolvent="prox_l2"), "breaks the law .*resolvent"),
+        (lambda: from_deepinv(fake.Wrong(fake.masks()), resolvent="prox_l2"), "violates .*resolvent"),
         (lambda: from_deepinv(fake.Masked(fake.masks()), (1, 5, 4)), "made for images of .*img_size=.1, 5, 4"),
         (lambda: from_deepinv(fake.Masked(fake.masks()), resolvent="fast"), "one of auto, prox_l2, cg, got 'fast'"),
         (lambda: from_deepinv(nn.Identity()), "got Identity"),
@@ -128,7 +128,7 @@ def test_physics_without_a_size_or_a_prox():
 
         A_adjoint = A
 
-    with pytest.raises(ValueError, match="signal_shape is needed: Bare does not know"):
+    with pytest.raises(ValueError, match="signal_shape is needed: Bare does not state"):
         from_deepinv(Bare())
     with pytest.raises(ValueError, match="Bare has no prox_l2"):
         from_deepinv(Bare(), fake.SHAPE, resolvent="prox_l2")
@@ -175,7 +175,7 @@ def test_the_reconstructor_in_float64(make):
 def test_the_reconstructor_verifies_unless_told_not_to():
     G, wrong = generator(), fake.WrongAdjoint(fake.masks())
     y = wrong.A(G(G.sample_latent(2)).detach())
-    with pytest.raises(ValueError, match="WrongAdjoint breaks the law"):
+    with pytest.raises(ValueError, match="WrongAdjoint violates"):
         GenPrior(G, gp.Adam(), stop=gp.MaxSteps(2))(y, wrong)
     assert GenPrior(G, gp.Adam(), verify=False, stop=gp.MaxSteps(2))(y, wrong).shape == (2, *fake.SHAPE)
 

@@ -119,8 +119,8 @@ BAD = {
     "backward 1% long": (lambda g, z: SlightlyWrongSlope.apply(g(z), 1.01), "gradient equals differences", "0 of 12"),
     "half detached": (lambda g, z: g(z) + g(z.detach()) / 2, "gradient equals differences", "a detach"),
     "one latent lost": (lambda g, z: g(LosesOne.apply(z)), "gradient equals differences", "custom backward"),
-    "8 bits, straight through": (quantised(255), "gradient equals differences", "a step with a gradient of its own"),
-    "20 steps, straight through": (quantised(20), "gradient equals differences", "a step with a gradient of its own"),
+    "8 bits, straight through": (quantised(255), "gradient equals differences", "a surrogate gradient"),
+    "20 steps, straight through": (quantised(20), "gradient equals differences", "a surrogate gradient"),
     "changed in place": (changed_in_place, "gradient equals differences", "custom backward"),
     "wrong shape": (lambda g, z: g(z)[:, :7], "runs forward and backward", "correct signal_shape"),
     "two tensors": (lambda g, z: (g(z), z), "runs forward and backward", "expected one tensor"),
@@ -237,7 +237,7 @@ class Single(nn.Module):
 def test_a_module_that_cannot_be_cast_is_judged_as_it_is():
     report = check_generator(gp.Generator(Single(), 3, 8))
     assert report.ok, str(report)
-    assert "torch.float32 only, for it cannot be cast to float64: " in str(report)
+    assert "torch.float32 only, because it cannot be cast to float64: " in str(report)
     report = check_generator(gp.Generator(Single(SlightlyWrongSlope.apply), 3, 8))
     assert [finding.law for finding in report.failures] == ["gradient equals differences"]
 

@@ -200,7 +200,7 @@ def test_a_classifier_of_ones_own(tmp_path):
     ("spec", "weights", "message"),
     [
         ("nothing", None, "returned int, expected a torch.nn.Module"),
-        ("wrong", None, r"gives \(2, 1, 28, 28\) for two pictures, expected \(2, classes\)"),
+        ("wrong", None, r"gives \(2, 1, 28, 28\) for two images, expected \(2, classes\)"),
         ("mnist", "w.pt", "weights go with a Python function"),
         ("there-is-none", None, "there is no bundled classifier"),
     ],
@@ -213,5 +213,5 @@ def test_classifiers_that_cannot_be_used(tmp_path, spec, weights, message):
 
 
 def test_a_classifier_of_other_pictures_is_refused():
-    with pytest.raises(ValueError, match=r"fails on pictures of shape \(3, 64, 64\)"):
+    with pytest.raises(ValueError, match=r"fails on images of shape \(3, 64, 64\)"):
         open_classifier("mnist", signal_shape=(3, 64, 64))

@@ -28,8 +28,8 @@ from torch import nn
 
 from genprior.files import open_items
 from genprior.files.expected import Expected
-from genprior.files.pictures import WRITTEN_AS
-from genprior.files.single import read_array, read_picture
+from genprior.files.images import WRITTEN_AS
+from genprior.files.single import read_array, read_image
 from genprior.jobs.ledger import Ledger
 from genprior.models import saved
 from genprior.models.bundled import load_generator
@@ -149,7 +149,7 @@ def kinds() -> dict[str, tuple[str, bytes, Reader]]:
     for ending in WRITTEN_AS:
         found[f"image {ending[1:]}"] = (f"x{ending}", _image(ending[1:]), _read_image)
     found["image rgba"] = ("x.png", _image("png", "RGBA"), _read_image)
-    found["mask"] = ("x.png", _image("png"), lambda path: read_picture(path, 1))
+    found["mask"] = ("x.png", _image("png"), lambda path: read_image(path, 1))
     found["npy"] = ("x.npy", _bytes(lambda store: np.save(store, VALUES)), _read_items)
     found["npz"] = ("x.npz", _bytes(lambda store: np.savez_compressed(store, a=VALUES, b=VALUES)), _read_items)
     found["labels"] = ("x.npy", _bytes(lambda store: np.save(store, np.arange(9))), lambda path: read_array(path, "ui"))

@@ -17,8 +17,8 @@ from genprior.files import arrays, hdf5, limits, open_items
 from genprior.files.arrays import open_arrays
 from genprior.files.expected import Expected
 from genprior.files.guard import Unreadable
+from genprior.files.images import ImageSpec, decode
 from genprior.files.limits import unpacks_to
-from genprior.files.pictures import Wanted, decode
 from genprior.files.single import read_array
 
 h5py = pytest.importorskip("h5py")
@@ -86,9 +86,7 @@ def test_a_chunk_that_is_too_large_is_not_unpacked(tmp_path):
             "x", (2, 1, 4, 4), "f4", maxshape=(None, 1, 4, 4), chunks=(2**21 + 1, 1, 4, 4), compression=4
         )
         data.id.write_direct_chunk((0, 0, 0, 0), zlib.compress(bytes(2**20)))
-    with pytest.raises(
-        ValueError, match=r"a\.h5: data set x is packed in chunks of 134 MB, at most 134 MB.*smaller chunks"
-    ):
+    with pytest.raises(ValueError, match=r"a\.h5: data set x has chunks of 134 MB, at most 134 MB.*smaller chunks"):
         opened(tmp_path / "a.h5")
 
 
@@ -104,7 +102,7 @@ def test_a_chunk_that_becomes_more_than_it_says(tmp_path, monkeypatch, checksum)
     for _ in range(2):
         first, second, third = items.read(0, 1) + items.read(1, 2) + items.read(2, 3)
         assert first.value is not None and third.value is not None
-        assert "a.h5: data set x has a chunk that becomes more than the 64 bytes declared" in second.problem
+        assert "a.h5: data set x has a chunk that expands beyond the 64 bytes declared" in second.problem
 
 
 def test_large_honest_chunks_are_read(tmp_path, monkeypatch):
@@ -133,7 +131,7 @@ def test_unusual_filters_are_refused(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("x", data=(VALUES * 255).astype(np.uint8), chunks=True, scaleoffset=4)
         file.create_dataset("y", data=VALUES, chunks=True, compression=h5py.h5z.FILTER_LZF)
-    with pytest.raises(ValueError, match=r"a\.h5: data set x is packed in an unusual way \(filters 6\)"):
+    with pytest.raises(ValueError, match=r"a\.h5: data set x has unsupported filters \(6\)"):
         opened(tmp_path / "a.h5")
     assert len(open_items([f"{tmp_path / 'a.h5'}:y"], EXPECTED)) == 3
 
@@ -156,7 +154,7 @@ def test_a_head_of_gigabytes_in_an_npz_file(tmp_path):
     """numpy reads the head before it asks how long it is."""
     (tmp_path / "a.npz").write_bytes(packed(b"\x93NUMPY\x02\x00" + struct.pack("<I", 2**25), b" " * 2**25))
     tracemalloc.start()
-    with pytest.raises(ValueError, match=r"a\.npz: the head of x has 33554432 bytes"):
+    with pytest.raises(ValueError, match=r"a\.npz: the header of x has 33554432 bytes"):
         opened(tmp_path / "a.npz")
     assert tracemalloc.get_traced_memory()[1] < 2**23
     tracemalloc.stop()
@@ -178,7 +176,7 @@ def test_an_npz_file_packed_in_another_way(tmp_path):
         store = io.BytesIO()
         np.save(store, VALUES)
         archive.writestr("x.npy", store.getvalue())
-    with pytest.raises(ValueError, match=r"a\.npz: x is packed in an unusual way"):
+    with pytest.raises(ValueError, match=r"a\.npz: x has an unsupported compression"):
         opened(tmp_path / "a.npz")
 
 
@@ -269,7 +267,7 @@ def test_an_image_of_too_many_pixels(tmp_path):
         content += struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
     (tmp_path / "a.png").write_bytes(content)
     with pytest.raises(Unreadable, match=r"a\.png has 16384 x 4097 pixels, at most 67 million are read: scale it down"):
-        decode(tmp_path / "a.png", Wanted(1, 4, 4, resize=True))
+        decode(tmp_path / "a.png", ImageSpec(1, 4, 4, resize=True))
 
 
 def test_a_tiff_file_of_innumerable_frames(tmp_path):
@@ -285,7 +283,7 @@ def test_a_tiff_file_of_innumerable_frames(tmp_path):
         content += struct.pack("<HI", 0, second + 6 * (number + 1))
     path.write_bytes(content + bytes(6))
     with pytest.raises(Unreadable, match="several frames"):
-        decode(path, Wanted(1, 4, 4))
+        decode(path, ImageSpec(1, 4, 4))
 
 
 def test_streams_are_measured_without_being_kept():

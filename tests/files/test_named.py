@@ -98,7 +98,7 @@ def test_what_lies_beside_does_not_matter(tmp_path):
         (["scans.npz", "scans.npz:clean"], r"scans\.npz was given twice: give every file once"),
         ([".", "scans.npz:clean"], r"scans\.npz was given twice: give every file once"),
         (["one.npy:x"], r"one\.npy holds one array, which has no key: leave out :x$"),
-        (["one.png:x"], r"one\.png is a picture, in which no array can be named: leave out :x$"),
+        (["one.png:x"], r"one\.png is an image, which has no named arrays: leave out :x$"),
         (["gone.npz:clean"], r"there is no file or folder gone\.npz:clean$"),
         (["many.npz:x"], r"give one of k00, k01, k02, k03, k04, k05, k06, k07 and 4 more$"),
     ],

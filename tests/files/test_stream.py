@@ -154,7 +154,7 @@ def test_measurements_give_signals_of_another_shape(tmp_path):
 )  # fmt: skip
 def test_layouts(shape, kind, batched):
     layout = fit(shape, (3, 6, 8), "x")
-    assert (layout.kind, layout.batched) == (kind, batched)
+    assert (layout.form, layout.batched) == (kind, batched)
     stored = torch.arange(float(np.prod(shape))).reshape(shape)
     rows = stored if batched else stored[None]
     items = layout.to_items(rows, (3, 6, 8))
@@ -196,7 +196,7 @@ def test_refused_before_any_work(tmp_path, make, expected, message):
 
 def test_unknown_kind(tmp_path):
     (tmp_path / "a.xyz").write_text("?")
-    with pytest.raises(ValueError, match=r"a\.xyz is of no known kind: give \.png"):
+    with pytest.raises(ValueError, match=r"a\.xyz has an unknown type: give \.png"):
         open_items([tmp_path / "a.xyz"], Expected(SHAPE))
     with pytest.raises(ValueError, match=r"no input"):
         open_items([], Expected(SHAPE))
@@ -219,7 +219,7 @@ def test_mixed_sizes_name_the_odd_ones(tmp_path):
 
 def test_all_bad_is_refused_even_with_skip(tmp_path):
     (tmp_path / "a.png").write_bytes(b"no")
-    with pytest.raises(ValueError, match=r"cannot be read as a picture"):
+    with pytest.raises(ValueError, match=r"cannot be read as an image"):
         open_items([tmp_path], Expected(SHAPE), skip=True)
 
 
@@ -323,9 +323,7 @@ def test_rows_of_another_run_are_not_taken(tmp_path):
     items = open_items([tmp_path / "a.npy"], Expected(SHAPE))
     for wrong in (np.zeros((9, *SHAPE), np.float32), np.zeros((5, *SHAPE))):
         np.save(tmp_path / "rows-000000.npy", wrong)
-        with pytest.raises(
-            ValueError, match=r"rows-000000\.npy holds .* of another run, delete it or give another `out`"
-        ):
+        with pytest.raises(ValueError, match=r"rows-000000\.npy holds .* another run, delete it or give another `out`"):
             Outputs(items, tmp_path / "out", tmp_path, SHAPE).write(0, [torch.zeros(SHAPE)])
 
 
@@ -398,7 +396,7 @@ def test_a_file_without_any_fitting_array_is_refused(tmp_path):
 
 def test_a_damaged_array_is_not_passed_over(tmp_path):
     np.savez(tmp_path / "a.npz", x=VALUES, y=np.asfortranarray(VALUES))
-    with pytest.raises(ValueError, match=r"column by column"):
+    with pytest.raises(ValueError, match=r"Fortran order"):
         open_items([tmp_path / "a.npz"], Expected(SHAPE))
 
 

@@ -115,7 +115,7 @@ def test_a_range_that_is_told_mends_it(spec):
 def test_values_that_are_kept(spec, capfd):
     assert cli.main(["check", spec("diagonal"), "--range", "keep", "--json"]) == 0
     found = json.loads(capfd.readouterr().out)
-    assert "--range keep" in found["command"] and "values left as they are, as asked" in found["notes"]
+    assert "--range keep" in found["command"] and "values unchanged, as requested" in found["notes"]
 
 
 def test_a_wrong_latent_shape(spec):
@@ -255,7 +255,7 @@ def test_pictures_that_are_whole(spec, tmp_path, capfd):
     words = ["recover", str(tmp_path / "samples"), "--generator", spec("good"), "--operator", "downsample:4"]
     assert cli.main([*words, "--out", str(tmp_path / "out")]) == 1
     said = capfd.readouterr().err
-    assert "8 x 8 pixels, as the generator's pictures do, expected measurements of 2 x 2" in said
+    assert "8 x 8 pixels, as the generator's images do, expected measurements of 2 x 2" in said
     assert "Add --simulate" in said
 
 

@@ -91,7 +91,7 @@ def test_every_option_arrives(tmp_path, monkeypatch):
         ("recover", "no input: give files or folders"),
         ("recover gone.png", "there is no file or folder gone.png"),
         ("recover {digits} --operator blur:sigma=x", "sigma in the operator"),
-        ("recover {digits}", "is a picture, but items of shape (392,) are expected: give an array, or --simulate"),
+        ("recover {digits}", "is an image, but items of shape (392,) are expected: give an array, or --simulate"),
         ("recover {digits} --generator mnst --simulate", "no bundled generator"),
         ("recover {digits} --solver magic --simulate", "no solver 'magic'"),
         ("recover {digits} --loss l1 --simulate", "compares whole images"),
@@ -203,7 +203,7 @@ def test_a_broken_picture_among_defended_ones(digits, tmp_path, capfd):
     words = ["defend", digits, "--steps", "2", "--restarts", "1"]
     assert ends([*words, "--out", tmp_path / "out"]) == 1
     shown = flat(capfd.readouterr().err)
-    assert "1 of 3 items could not be read (" in shown and "1.png cannot be read as a picture" in shown
+    assert "1 of 3 items could not be read (" in shown and "1.png cannot be read as an image" in shown
     assert shown.endswith("; add --skip to leave them out")
     assert sorted(path.name for path in (tmp_path / "out" / "defended").iterdir()) == ["0.png", "2.png"]
     assert ends([*words, "--skip", "--out", tmp_path / "skipped"]) == 0
@@ -315,7 +315,7 @@ def test_labels_beside_the_pictures_are_told(tmp_path, capfd):
     np.savez(tmp_path / "a.npz", images=samples.digits(2)[0].numpy(), labels=np.arange(2))
     assert ends(["denoise", tmp_path / "a.npz", "--simulate", "--steps", "2", "--out", tmp_path / "out"]) == 0
     shown = flat(capfd.readouterr().out)
-    assert "recovered: 2 of 2 items" in shown and "note: passed over: " in shown and "labels has shape (2,)" in shown
+    assert "recovered: 2 of 2 items" in shown and "note: ignored: " in shown and "labels has shape (2,)" in shown
 
 
 def test_one_array_of_several_by_its_key(tmp_path, capfd):
@@ -325,7 +325,7 @@ def test_one_array_of_several_by_its_key(tmp_path, capfd):
     for _ in range(2):  # the second time it is done already
         assert ends(words) == 0
         shown = flat(capfd.readouterr().out)
-        assert "recovered: 2 of 2 items" in shown and "passed over" not in shown
+        assert "recovered: 2 of 2 items" in shown and "ignored" not in shown
     with np.load(tmp_path / "out" / "recovered" / "a.npz") as file:
         assert list(file) == ["noisy"] and file["noisy"].shape == (2, 1, 28, 28)
     assert ends(["denoise", f"{tmp_path / 'a.npz'}:noise", "--out", tmp_path / "other"]) == 1

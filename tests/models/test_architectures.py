@@ -109,7 +109,7 @@ def test_first_weights_depend_on_the_seed_alone():
         (lambda: ConvGenerator(latent=0), "latent must be at least 1"),
         (lambda: ConvGenerator(width=1.5), "width must be a whole number"),
         (lambda: ResidualGenerator(channels=0), "channels must be at least 1"),
-        (lambda: Critic((1, 28, 30)), r"square pictures .* got \(1, 28, 30\)"),
+        (lambda: Critic((1, 28, 30)), r"square images .* got \(1, 28, 30\)"),
         (lambda: Encoder(latent=-1), "latent must be at least 1"),
         (lambda: ConvClassifier(classes=1), "classes must be at least 2"),
     ],

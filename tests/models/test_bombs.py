@@ -81,8 +81,8 @@ def script(tmp_path_factory):
     [
         ("a/data/1", lambda old: b"", "declares 16 numbers in a record that has fewer"),
         ("a/data/0", lambda old: old[:-4], "declares 64 numbers in a record that has fewer"),
-        ("a/data.pkl", lambda old: old.replace(b"K\x10K\x04t", b"K\x7fK\x04t", 1), "reaches beyond its record"),
-        ("a/data.pkl", lambda old: old.replace(b"(K\x04K\x01t", b"(K\x7fK\x01t", 1), "reaches beyond its record"),
+        ("a/data.pkl", lambda old: old.replace(b"K\x10K\x04t", b"K\x7fK\x04t", 1), "extends beyond its record"),
+        ("a/data.pkl", lambda old: old.replace(b"(K\x04K\x01t", b"(K\x7fK\x01t", 1), "extends beyond its record"),
         ("a/data.pkl", lambda old: old[:-30], "cannot be read as a TorchScript file"),
     ],
 )

@@ -197,8 +197,8 @@ def test_a_range_that_is_told(code):
 
 
 LEFT = {
-    "waves": r"left as they are \(32 samples lie in \[-0\.\d+, 0\.\d+\]\): signals of shape \(20,\) are no images",
-    "declared_waves": r"left as they are \(in \[-1, 1\], as declared\): signals of shape \(20,\) are no images",
+    "waves": r"unchanged \(32 samples lie in \[-0\.\d+, 0\.\d+\]\): signals of shape \(20,\) are not images",
+    "declared_waves": r"unchanged \(in \[-1, 1\], as declared\): signals of shape \(20,\) are not images",
 }
 
 
@@ -220,7 +220,7 @@ def test_pictures_keep_their_values_where_that_is_told(code):
     opened = open_with_notes(f"{code}:dcgan", signal_range="keep")
     own, z = runpy.run_path(code)["dcgan"](), opened.generator.sample_latent(2)
     assert torch.allclose(opened.generator(z), own(z)) and opened.generator.signal_range is None
-    assert "values left as they are, as asked" in opened.notes
+    assert "values unchanged, as requested" in opened.notes
     with pytest.raises(ValueError, match=r"signal_range must be \(low, high\) or 'keep', got 'kept'"):
         open_generator(f"{code}:dcgan", signal_range="kept")
 
@@ -239,7 +239,7 @@ def test_the_original_is_not_moved_to_eval(code):
 def test_conditional(code):
     with pytest.raises(ValueError, match=r"a class label: give `label`"):
         open_generator(f"{code}:Conditional")
-    with pytest.raises(ValueError, match=r"latent shape of Conditional could not be found out .*`latent_shape=.100,.`"):
+    with pytest.raises(ValueError, match=r"latent shape of Conditional could not be inferred .*`latent_shape=.100,.`"):
         open_generator(f"{code}:Conditional", label=3)
     three = open_generator(f"{code}:Conditional", label=3, latent_shape=6)
     four = with_label(three, 4)
@@ -299,8 +299,8 @@ def test_a_class_that_was_left_out_is_asked_for(code):
 
 
 def test_an_assumed_distribution_of_the_latents_is_told(code):
-    assert any("latents taken as normal" in note for note in open_with_notes(f"{code}:waves").notes)
-    assert not any("latents taken" in note for note in open_with_notes(f"{code}:declared_waves").notes)
+    assert any("latents assumed standard normal" in note for note in open_with_notes(f"{code}:waves").notes)
+    assert not any("latents assumed" in note for note in open_with_notes(f"{code}:declared_waves").notes)
 
 
 def test_a_slow_module_is_looked_at_on_fewer_samples(code):
@@ -543,7 +543,7 @@ def test_code_with_a_mistake(tmp_path):
         ("gone.safetensors", {}, "there is no file gone.safetensors"),
         ("my.py", {}, "names no function: write my.py:build"),
         ("mnist", {"weights": "w.pt"}, "has weights of its own"),
-        ("mnist", {"latent_shape": 3}, "knows its shapes"),
+        ("mnist", {"latent_shape": 3}, "has its own shapes"),
         ("mnist", {"label": 3}, "takes no label"),
     ],
 )
@@ -557,7 +557,7 @@ def test_files_that_are_no_programs(tmp_path):
     with pytest.raises(ValueError, match=r"holds weights only, no network.*my_model\.py:build"):
         open_generator(tmp_path / "state.pt")
     (tmp_path / "noise.pt").write_bytes(b"\x00" * 50)
-    with pytest.raises(ValueError, match=r"noise.pt is no TorchScript file"):
+    with pytest.raises(ValueError, match=r"noise.pt is not a TorchScript file"):
         open_generator(tmp_path / "noise.pt")
 
 

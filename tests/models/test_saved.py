@@ -117,9 +117,9 @@ def test_what_is_not_ours(tmp_path):
 
 
 def test_the_wrong_role(written):
-    with pytest.raises(ValueError, match="holds a conv-generator, not a network of the kind 'classifier'"):
+    with pytest.raises(ValueError, match="holds a conv-generator, not a network of type 'classifier'"):
         gp.load_classifier(written)
-    with pytest.raises(ValueError, match="not a network of the kind 'encoder'"):
+    with pytest.raises(ValueError, match="not a network of type 'encoder'"):
         gp.load_encoder(written)
 
 

@@ -96,10 +96,10 @@ def test_a_linear_generator_is_guaranteed_and_the_prediction_holds():
     share = examination_numbers(found)["measured"]["largest_share_of_bound"]
     assert 0 < share <= 1 and share == float((found.measured.objective / found.measured.bound).max())
     shown = _measured(found)
-    assert "or better" not in shown and f"never more than {share:.2g} of what it allows" in shown
+    assert "or better" not in shown and f"at most {share:.2g} of the bound" in shown
     assert f"squared error contracts by 1 - {found.certificate.guarantee.eta:.3g} per iteration" in shown
     worse = dataclasses.replace(found.measured, objective=3 * found.measured.bound)
-    assert "up to 3 times what it allows" in _measured(dataclasses.replace(found, measured=worse))
+    assert "up to 3 times the bound" in _measured(dataclasses.replace(found, measured=worse))
     assert draw_run(found).axes and len(draw_spectra(found).axes) == 2
 
 

@@ -127,7 +127,7 @@ def test_rank_that_round_off_hides_is_not_denied():
     facts = linear_facts(dense(matrix), "affine", torch.zeros(1, 2), torch.zeros(1, 2))
     assert facts.floor is None and facts.lost
     bent = proved_constants(layers_of(gp.Generator(nn.Sequential(dense(matrix), nn.Tanh()), 2, 2)), 1.0)
-    assert "0 (Linear) is too small to be told from zero" in bent.reasons["iota"] and bent.iota == 0
+    assert "0 (Linear) is too small to distinguish from zero" in bent.reasons["iota"] and bent.iota == 0
     point = nn.Conv2d(2, 2, 1, bias=False).double()
     point.weight.data = matrix[:, :, None, None].clone()
     net = nn.Sequential(nn.Unflatten(1, (2, 1, 1)), point, nn.Tanh())
@@ -138,10 +138,10 @@ def test_rank_that_round_off_hides_is_not_denied():
 @pytest.mark.parametrize(
     ("matrices", "why"),
     [
-        ([nearly_dependent()], "too small to be told from zero"),
+        ([nearly_dependent()], "too small to distinguish from zero"),
         ([torch.ones(4, 2).double()], "affine and not injective"),
         ([torch.eye(2).double(), nearly_dependent(), torch.ones(4, 2).double()], "affine and not injective"),
-        ([torch.eye(3)[:, :2].double(), torch.ones(4, 3).double()], "too small to be told from zero"),
+        ([torch.eye(3)[:, :2].double(), torch.ones(4, 3).double()], "too small to distinguish from zero"),
         ([torch.eye(3)[:1].double()], "affine and not injective"),
     ],
     ids=["lost", "shown", "shown behind square ones", "behind a wider one", "narrow"],
@@ -154,7 +154,7 @@ def test_affine_networks_say_whether_they_are_not_injective_or_nearly_so(matrice
 
 def test_an_affine_network_that_is_nearly_not_injective_is_not_counted_on():
     found = constants(gp.Generator(dense(nearly_dependent()), 2, 2), 1.0, points=2, moves=0)
-    assert found.iota.rigorous is None and "too small to be told from zero" in found.iota.refuted
+    assert found.iota.rigorous is None and "too small to distinguish from zero" in found.iota.refuted
 
 
 def test_a_matrix_is_positive_definite_only_beyond_round_off():

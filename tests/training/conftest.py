@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from genprior.training.data import Pictures
+from genprior.training.data import ImageSet
 from genprior.training.task import Devices
 
 
@@ -17,10 +17,10 @@ def pictures():
     """Random pictures of 28 x 28 with ten labels."""
     random = torch.Generator().manual_seed(0)
     content = torch.randint(256, (40, 1, 28, 28), generator=random, dtype=torch.uint8)
-    return Pictures("noise", content, torch.arange(40) % 10, "ours")
+    return ImageSet("noise", content, torch.arange(40) % 10, "ours")
 
 
 @pytest.fixture(scope="session")
 def colours():
     random = torch.Generator().manual_seed(0)
-    return Pictures("colours", torch.randint(256, (20, 3, 64, 64), generator=random, dtype=torch.uint8))
+    return ImageSet("colours", torch.randint(256, (20, 3, 64, 64), generator=random, dtype=torch.uint8))

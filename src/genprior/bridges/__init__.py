@@ -1,1 +1,1 @@
-"""Ways into other libraries. Each file needs its library only when it is imported itself."""
+"""Bridges to other libraries. Each module needs its library only when it is imported."""

@@ -41,7 +41,7 @@ class GenPrior(Reconstructor):
     on_signal, on_latent
         terms R and H.
     verify
-        whether to check the laws of the physics at every call; without, for one physics that is used many times.
+        whether to check linearity, adjoint and resolvent of the physics at every call; switch it off to reuse one physics.
     options
         everything else that :func:`genprior.solve` takes: ``stop``, ``restarts``, ``seed``, ``batch_size``, ``tolerance``, ...
 
@@ -68,7 +68,7 @@ class GenPrior(Reconstructor):
         self.on_signal, self.on_latent = on_signal, on_latent
         self.verify, self.options = verify, options
         self.result: Result | None = None
-        Problem(generator, NoLoss(), on_signal, on_latent)  # complains here rather than at the first image
+        Problem(generator, NoLoss(), on_signal, on_latent)  # wrong options fail here, not at the first image
 
     def forward(self, y: Tensor, physics: Any, z0: Tensor | None = None) -> Tensor:
         """The images ``G(z)`` for measurements ``y``; ``z0`` are latents to start from."""

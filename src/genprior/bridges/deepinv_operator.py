@@ -31,20 +31,20 @@ def from_deepinv(
 ) -> DeepinvOperator:
     """Make an operator from a deepinv ``LinearPhysics``: its ``A``, its ``A_adjoint`` and, for exact steps, its ``prox_l2``.
 
-    The noise and sensor models of the physics are not part of the operator. The physics is copied: what happens to
-    the caller's object later does not matter here, and this operator never changes it.
+    The noise and sensor models of the physics are not part of the operator. The physics is copied: later changes to
+    the caller's object have no effect, and this operator never modifies it.
 
     Parameters
     ----------
     physics
         any object with linear ``A(x)`` and ``A_adjoint(y)`` on batches.
     signal_shape
-        shape of one image, such as (1, 28, 28); needed where the physics does not know it (``img_size``), or knows it
-        without channels. Where both are there, this one counts if ``A`` and ``A_adjoint`` take it.
+        shape of one image, such as (1, 28, 28); needed if the physics has no ``img_size``, or one without channels. If both
+        are given, this one is used, provided ``A`` and ``A_adjoint`` accept it.
     resolvent
-        how ``(A^T A + rho I)^-1`` is computed: ``"prox_l2"``, as the physics does; ``"cg"``, by conjugate gradients with
-        ``tolerance`` and ``max_iterations``; ``"auto"``: its ``prox_l2`` where that is there and exact on random signals
-        (closed forms are; deepinv's own iterations stop at 1e-4, and are not), else conjugate gradients.
+        how ``(A^T A + rho I)^-1`` is computed: ``"prox_l2"``, the method of the physics; ``"cg"``, by conjugate gradients with
+        ``tolerance`` and ``max_iterations``; ``"auto"``: its ``prox_l2`` if it exists and is exact on random signals
+        (closed forms are; deepinv's iterations, which stop at 1e-4, are not), else conjugate gradients.
     items
         number of images, for a physics that has parameters of its own for every image and refuses single ones.
     verify
@@ -162,7 +162,7 @@ class DeepinvOperator(Operator):
                 u = self._prox(v, rho)
                 rest = self._adjoint(self._forward(u)) + spread(rho, u) * u - v
             return float((norm(rest) / norm(v)).max()) if rest.dtype == v.dtype else math.inf
-        except Exception:  # whatever a foreign function raises, there is another way
+        except Exception:  # third-party code may raise anything; conjugate gradients remain
             return math.inf
 
     def _random(self, shape: tuple[int, ...]) -> Tensor:
@@ -181,7 +181,7 @@ class DeepinvOperator(Operator):
                     image = self._physics.A(zero)
                     if isinstance(image, Tensor):
                         _check_back(self._physics.A_adjoint(image), zero)
-            except Exception as problem:  # foreign code
+            except Exception as problem:  # third-party code
                 failure = problem
             else:
                 return _measurements(image, name)
@@ -208,27 +208,27 @@ def _linear(physics: Any) -> Any:
 def _shape(physics: Any, given: int | Sequence[int] | None) -> tuple[int, ...]:
     wanted = _known_size(physics) if given is None else given
     if wanted is None:
-        raise ValueError(f"signal_shape is needed: {type(physics).__name__} does not know the size of its images")
+        raise ValueError(f"signal_shape is needed: {type(physics).__name__} does not state the size of its images")
     return _validate.shape("signal_shape", wanted)
 
 
 def _known_size(physics: Any) -> tuple[int, ...] | None:
-    """What the physics says; some leave the channels out, some have a default until they are used."""
+    """The size that the physics states; some omit the channels, some hold a default until first used."""
     known = getattr(physics, "img_size", None) or getattr(physics, "imsize", None)
     return None if known is None else tuple(known)
 
 
 def _check_back(back: Any, signals: Tensor) -> None:
-    """Sizes that only happen to broadcast, or to have as many numbers, do not come back."""
+    """Sizes that merely broadcast, or have the same number of values, are not returned by the adjoint."""
     if isinstance(back, Tensor) and back.shape[1:] != signals.shape[1:]:
         raise ValueError(f"A_adjoint gives signals of shape {tuple(back.shape[1:])}")
 
 
 def _measurements(image: Any, name: str) -> Tensor:
     if not isinstance(image, Tensor) or image.ndim < 2:
-        kind = f"shape {tuple(image.shape)}" if isinstance(image, Tensor) else type(image).__name__
+        given = f"shape {tuple(image.shape)}" if isinstance(image, Tensor) else type(image).__name__
         raise ValueError(
-            f"physics {name} gives {kind}, expected one tensor (B, ...): stacked physics are not supported"
+            f"physics {name} gives {given}, expected one tensor (B, ...): stacked physics are not supported"
         )
     return image
 
@@ -237,7 +237,7 @@ def _verify(operator: DeepinvOperator) -> None:
     failures = check_operator(operator).failures
     if failures:
         first, name = failures[0], type(operator._physics).__name__
-        raise ValueError(f"physics {name} breaks the law {first.law} ({first.measured}): {first.advice}")
+        raise ValueError(f"physics {name} violates {first.law} ({first.measured}): {first.advice}")
 
 
 def _copied(physics: Any) -> Any:
@@ -259,5 +259,5 @@ def _change(physics: Any, change: Callable[[Tensor], Tensor]) -> None:
     physics._apply(change)  # type: ignore[no-untyped-call]
     for part in physics.modules():
         kinds = {name: value for name, value in vars(part).items() if isinstance(value, torch.dtype)}
-        for name, kind in kinds.items():  # some convert to what they were made with
+        for name, kind in kinds.items():  # some physics convert to the dtype they were made with
             setattr(part, name, change(torch.empty((), dtype=kind)).dtype)

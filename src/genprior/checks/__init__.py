@@ -1,4 +1,4 @@
-"""The laws of our tests, for a person's own generators, operators and terms. Each check returns a readable report."""
+"""The laws of our tests for user-defined generators, operators and terms. Each check returns a readable report."""
 
 from genprior.checks.generator import check_generator
 from genprior.checks.operator import check_operator

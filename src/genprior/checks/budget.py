@@ -1,4 +1,4 @@
-"""A time limit for a series of checks: each is run if its expected time is left, and else reported as not run."""
+"""A time limit for a series of checks: each one runs if its expected time is left, and is reported as not run otherwise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from genprior.checks.report import Finding
 
 
 class Budget:
-    """Seconds from now on, and whoever wants to hear what is being done."""
+    """A time limit that starts now, and a callback that receives the name of each check."""
 
     def __init__(self, seconds: float | None = None, announce: Callable[[str], None] | None = None) -> None:
         self._end = math.inf if seconds is None else time.monotonic() + _validate.number("seconds", seconds, above=0)
@@ -19,16 +19,16 @@ class Budget:
 
     @property
     def left(self) -> float:
-        """Seconds that are left, not below zero."""
+        """Seconds left, never negative."""
         return max(0.0, self._end - time.monotonic())
 
     def fits(self, cost: float, most: int, share: float = 1.0) -> int:
-        """How many pieces of ``cost`` seconds fit into this share of what is left, ``most`` at most."""
-        room = share * self.left
-        return most if cost * most <= room else int(room / cost)
+        """How many tasks of ``cost`` seconds fit into this share of the time left, at most ``most``."""
+        available = share * self.left
+        return most if cost * most <= available else int(available / cost)
 
     def lacks(self, cost: float) -> str:
-        """Why something that takes ``cost`` seconds (0: nobody knows) is not run; empty if there is time."""
+        """Why something that takes ``cost`` seconds (0: unknown) is not run; empty if there is time."""
         left = self.left
         if left == 0:
             return "not run: no time is left"

@@ -14,7 +14,7 @@ from genprior.checks.report import Finding, Report, small
 from genprior.generators import Generator
 
 _CHEAP = 0.25
-"""Share of the time for all that is not the gradient."""
+"""Share of the time for all checks except that of the gradient."""
 
 
 def check_generator(generator: Generator, *, samples: int = 4, seed: int = 0, seconds: float | None = None) -> Report:
@@ -29,10 +29,10 @@ def check_generator(generator: Generator, *, samples: int = 4, seed: int = 0, se
     seed
         seed of the draws.
     seconds
-        time limit, overrun by one pass at most: fewer latents are looked at, and what does not fit is reported as not run.
+        time limit, overrun by one pass at most: fewer latents are checked, and what does not fit is reported as not run.
 
     The derivative is compared with differences along random directions, in float64. A generator that does not run at all is
-    reported as such; nothing is raised.
+    reported as a failure; nothing is raised.
     """
     if not isinstance(generator, Generator):
         raise TypeError(f"generator must be a genprior Generator, got {type(generator).__name__}: wrap it first")
@@ -40,7 +40,7 @@ def check_generator(generator: Generator, *, samples: int = 4, seed: int = 0, se
 
 
 def check_within(generator: Generator, budget: Budget, samples: int = 4, seed: int = 0) -> Report:
-    """What :func:`check_generator` does, as a part of longer work."""
+    """The findings of :func:`check_generator`, within the time limit of the caller."""
     subject = repr(generator)
     z = generator.sample_latent(samples, seed)
     try:
@@ -82,7 +82,7 @@ def _behaviour(generator: Generator, z: Tensor, x: Tensor, seed: int, budget: Bu
     size = float(x.abs().max()) or 1.0
     cost = item * len(z)
     same = budget.within("same latent, same signal", lambda: _same(generator, z, x, size), cost)
-    if same.holds is False:  # the other laws would fail for this reason, and say something else
+    if same.holds is False:  # the other laws would fail for the same reason, with a misleading message
         return [same]
     limit = torch.finfo(x.dtype).eps ** 0.5 * size
     alone = budget.within("items do not influence each other", lambda: _independent(generator, z, x, limit), cost)

@@ -17,14 +17,14 @@ from genprior.generators.alias import all_parts
 LAW = "gradient equals differences"
 _DIRECTIONS = 3
 _AGREEING = 0.75
-"""Share of the directions that must agree: a kink may lie on the way of a few."""
+"""Share of the directions that must agree: a few may cross a kink."""
 _SLOWER = 2.0
-"""Float64 passes over float32 passes, in time."""
+"""Cost of a float64 pass relative to a float32 pass."""
 
 
 @dataclass(frozen=True)
 class _Precision:
-    """Where the differences are taken: their widths, in units of the latents' spread, and the relative error allowed."""
+    """The widths of the differences, in units of the latents' standard deviation, and the relative error allowed."""
 
     generator: Generator
     widths: tuple[float, ...]
@@ -35,9 +35,9 @@ class _Precision:
 def gradient_finding(generator: Generator, z: Tensor, seed: int, budget: Budget, item: float) -> Finding:
     """``<v, G(z + hd) - G(z)> / h`` and the same to the other side, against ``<DG^T v, d>``, for several z and d.
 
-    In float64 differences are so narrow that hardly any lies across a kink (ReLU), and rounding does not spoil them; of
-    both sides, their mean, and all widths the best counts. A wrong gradient agrees with none of them, nor does one of a
-    staircase that was given a slope of its own: its differences are zero.
+    In float64 the differences can be so narrow that few cross a kink (ReLU) and rounding is still negligible. The best of
+    both sides, their mean, and all widths counts. A wrong gradient agrees with none of them; neither does a surrogate
+    gradient of a step function, whose differences are zero.
     """
     count, directions = len(z), _DIRECTIONS
     cost = _SLOWER * item * (2 + directions)  # one latent: forward and backward, then two forward for each direction
@@ -56,7 +56,7 @@ def _compared(generator: Generator, z: Tensor, seed: int, directions: int, budge
     v = _normal(where.x, random)
     pulled = where.vjp(v)
     if not bool(pulled.any()):
-        advice = "rounding, a comparison or argmax inside? without a slope there is nothing to follow"
+        advice = "does the module round, compare or use argmax? without a gradient the solvers cannot move"
         return Finding(LAW, False, "the gradient is zero, but signals differ between latents", advice)
     aims = [_normal(z, random) for _ in range(directions)]
     errors = torch.full((directions, len(z)), torch.inf, dtype=torch.float64)
@@ -75,7 +75,7 @@ def _judged(errors: Tensor, at: _Precision) -> Finding:
         f"{agree} of {total} directions agree to {at.limit:.0e}, median error {float(errors.median()):.2e}, {at.words}"
     )
     advice = (
-        "a custom backward, a detach, or a step with a gradient of its own inside? the solvers would follow it astray"
+        "does the module have a custom backward, a detach or a surrogate gradient? the solvers need the true gradient"
     )
     return Finding(LAW, agree >= _AGREEING * total, measured, advice)
 
@@ -91,14 +91,14 @@ def _error(generator: Generator, at: tuple[Tensor, Tensor], v: Tensor, slope: Te
 
 
 def _precise(generator: Generator, z: Tensor) -> _Precision:
-    """The generator in float64; as it is, with wider differences, where it cannot be cast."""
+    """The generator in float64; unchanged, with wider differences, if it cannot be cast."""
     narrow = (1e-5, 1e-4, 1e-6, 1e-3)
     if generator.dtype == torch.float64:
         return _Precision(generator, narrow, 1e-3, "float64")
     try:
         return _Precision(_in_float64(generator, z), narrow, 1e-3, "float64")
-    except Exception as problem:  # foreign code: whatever it raises, there is another way
-        why = f"{generator.dtype} only, for it cannot be cast to float64: {str(problem).partition(chr(10))[0]}"
+    except Exception as problem:  # third-party code may raise anything; its own dtype still works
+        why = f"{generator.dtype} only, because it cannot be cast to float64: {str(problem).partition(chr(10))[0]}"
         return _Precision(generator, (1e-2, 1e-3, 1e-4, 1e-1), 0.02, why)
 
 

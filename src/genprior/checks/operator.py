@@ -29,11 +29,11 @@ def check_operator(
     operator
         the operator to check.
     signal_shape
-        needed only for an ``operators.Linear`` that was not told its own.
+        needed only for an ``operators.Linear`` made without one.
     seed
         seed of the random signals.
     device, dtype
-        where to check; by default where the operator lives.
+        where to check; by default those of the operator.
     """
     if not isinstance(operator, Operator):
         raise TypeError(f"operator must be a genprior Operator, got {type(operator).__name__}: wrap it first")
@@ -49,7 +49,7 @@ def check_operator(
 
 
 class _Probe:
-    """Random signals and measurements, and the errors they show."""
+    """Random signals and measurements, and the errors found on them."""
 
     def __init__(
         self, operator: Operator, shape: tuple[int, ...], seed: int, device: torch.device | str, dtype: torch.dtype
@@ -90,7 +90,7 @@ class _Probe:
         noise = self._normal(tuple(image.shape)).to(image.dtype)
         if image.is_complex():
             noise = noise + 1j * self._normal(tuple(image.shape))
-        # Near the image of x: beside a random y, <Ax, y> would be so small that an adjoint of another size goes unnoticed.
+        # Near the image of x: with a random y, <Ax, y> would be too small to reveal an adjoint of the wrong scale.
         y = image + noise * _batch.spread(_batch.norm(image) / _batch.norm(noise), image)
         back = self.operator.adjoint(y)
         error = (_batch.dot(image, y) - _batch.dot(x, back)).abs()
@@ -109,7 +109,7 @@ class _Probe:
         gain = float((_batch.norm(image) / _batch.norm(x)).max())
         gain = gain if 0 < gain < math.inf else 1.0
         for share in (0.1, 10.0):
-            rho = share * gain**2  # in the operator's own units: far below, rounding alone would decide
+            rho = share * gain**2  # in the operator's units: for a much smaller rho rounding would dominate
             u = self.operator.resolvent(x, rho)
             residual = self.operator.adjoint(self.operator(u)) + rho * u - x
             error = _worst(residual, _batch.norm(x))

@@ -18,7 +18,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """What was checked about one part. Print it to read it; ``report.ok`` for programs."""
+    """The findings about one part. Print it to read it; programs use ``report.ok``."""
 
     subject: str
     findings: tuple[Finding, ...]
@@ -35,7 +35,7 @@ class Report:
 
     @property
     def unchecked(self) -> tuple[Finding, ...]:
-        """The laws of which nothing is known."""
+        """The laws that were not checked."""
         return tuple(finding for finding in self.findings if finding.holds is None)
 
     def raise_if_failed(self) -> None:

@@ -15,9 +15,9 @@ from genprior.terms import Term
 
 _ITEMS = 4
 _FAR, _FAR_SLOW = 64, 8
-"""Points of the domain that are compared with; fewer where each takes an iteration."""
+"""Number of points of the domain to compare with; fewer if each takes an iteration."""
 _ROUNDINGS = 16
-"""Times the unit of rounding that a sum of many terms may be off."""
+"""Rounding error allowed for a sum of many values, in units of the machine precision."""
 
 
 def check_term(
@@ -31,10 +31,11 @@ def check_term(
 ) -> Report:
     """Check that a term keeps the laws that the solvers rely on, on random points.
 
-    The prox is judged by its defining inequality against many rivals, near and far: ``p = prox_{tf}(v)`` if and only if
+    The prox is checked by its defining inequality at many points, near and far: ``p = prox_{tf}(v)`` if and only if
     ``t f(u) + 1/2|u - v|^2 >= t f(p) + 1/2|p - v|^2 + 1/2|u - p|^2`` for all u; and by the gradient of the Moreau envelope
-    ``min_x t f(x) + 1/2|x - v|^2``, which is ``v - p``. Both for steps about 1, and for steps at which the prox goes half of
-    its way, as one that stays or goes all of it hides mistakes. Where the prox is iterative, within the term's ``tolerance``.
+    ``min_x t f(x) + 1/2|x - v|^2``, which is ``v - p``. Both for steps about 1 and for steps
+    at which the prox moves half of its full distance, because either extreme hides mistakes. An iterative prox is checked
+    to the term's ``tolerance``.
 
     Parameters
     ----------
@@ -50,9 +51,9 @@ def check_term(
         where to check.
     """
     if not isinstance(term, Term):
-        kind = isinstance(term, type)
-        fix = f"write gp.{term.__name__}(...), with brackets" if kind else "wrap it first"
-        raise TypeError(f"term must be a genprior Term, got {'a class' if kind else type(term).__name__}: {fix}")
+        is_class = isinstance(term, type)
+        fix = f"write gp.{term.__name__}(...), with brackets" if is_class else "wrap it first"
+        raise TypeError(f"term must be a genprior Term, got {'a class' if is_class else type(term).__name__}: {fix}")
     probe = _Probe(term, _validate.shape("shape", shape), seed, scale, torch.device(device), dtype)
     try:
         findings = probe.findings()
@@ -62,7 +63,7 @@ def check_term(
 
 
 class _Probe:
-    """Random points and steps, and the errors they show."""
+    """Random points and steps, and the errors found on them."""
 
     def __init__(
         self, term: Term, shape: tuple[int, ...], seed: int, scale: float, device: torch.device, dtype: torch.dtype
@@ -110,10 +111,12 @@ class _Probe:
                 "gradient of the envelope is v - prox(v)",
                 max(self._envelope_error(v, step) for step in steps),
                 3 * self.width,
-                "prox and value do not belong together: is t, or a factor, forgotten?",
+                "prox and value do not match: is t, or a factor, missing?",
             ),
             small("convex", self._convexity_error(), self.limit, "the value is not convex"),
-            small("items do not influence each other", self._independence_error(v, t, p), self.limit, "work per row"),
+            small(
+                "items do not influence each other", self._independence_error(v, t, p), self.limit, "compute per item"
+            ),
             small("subgradient inequality", self._subgradient_error(p, v), self.limit, "subgradient is wrong"),
         )
 
@@ -122,7 +125,7 @@ class _Probe:
         return (self.scale * normal).to(self.device, self.dtype)
 
     def _sparse(self, x: Tensor) -> Tensor:
-        """With half of the coordinates zero: terms that count or favour zeros differ from convex ones there."""
+        """With half of the coordinates zero, where non-convex sparsity terms show."""
         kept = torch.rand(x.shape, generator=self.random, dtype=torch.float64, device="cpu") < 0.5
         return x * kept.to(x)
 
@@ -130,14 +133,14 @@ class _Probe:
         return self.term.prox(self._points(), self.scale)
 
     def _telling(self, v: Tensor, t: Tensor) -> float:
-        """A factor on steps at which the prox goes half of its way: one that stays, or goes all of it, hides mistakes."""
+        """A factor for steps at which the prox moves half of its full distance: either extreme hides mistakes."""
         factors = [10.0**k for k in range(-4, 5)]
         moved = [float(_batch.norm(v - self.term.prox(v, factor * t)).sum()) for factor in factors]
         farthest = max(moved)
         return min(zip(factors, moved, strict=True), key=lambda pair: abs(pair[1] - 0.5 * farthest))[0]
 
     def _rivals(self, p: Tensor, v: Tensor) -> list[Tensor]:
-        """Points of the domain near and far, and points that the prox has no say in: it may be what is wrong."""
+        """Points of the domain, near and far; some are found without the prox, which may be wrong."""
         near = [self.term.prox(p + 10.0**-k * self._points(), 10.0**-k) for k in (1, 2, 3)]
         mixed = [torch.lerp(p, self.domain[k], 0.5**k) for k in (1, 4, 7)]
         free = [p + 10.0**-k * self._points() for k in (0, 1, 2, 3)]
@@ -215,7 +218,7 @@ class _Probe:
 
 
 def _worse(worst: float, errors: Tensor) -> float:
-    """The larger one; NaN is worse than everything (``max`` would pass over it)."""
+    """The larger one; NaN is worse than everything (``max`` would ignore it)."""
     return max(worst, float(errors.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf).max()))
 
 

@@ -17,7 +17,7 @@ from genprior.models.saved import load_network
 from genprior.operators import Gaussian
 from genprior.training import data
 from genprior.training.classifier import ClassifierSettings, ClassifierTask
-from genprior.training.data import Pictures
+from genprior.training.data import ImageSet
 from genprior.training.encoder import EncoderSettings, EncoderTask
 from genprior.training.loop import Trained
 from genprior.training.quality import measure
@@ -203,7 +203,7 @@ class TrainEncoder(Training):
             left["hold_out"] = _validate.whole("hold_out", self.hold_out, 0)
         return left
 
-    def _pictures(self, generator: Generator, name: str, limit: int | None, devices: Devices) -> Pictures:
+    def _pictures(self, generator: Generator, name: str, limit: int | None, devices: Devices) -> ImageSet:
         """The data named in the generator's file, or those given by the user."""
         known = {"mnist": data.mnist, "fashion-mnist": data.fashion_mnist}
         if name in known and generator.signal_shape == _DIGITS:  # a user's folder may have the same name
@@ -217,7 +217,7 @@ class TrainEncoder(Training):
         return self.image_files(self.data, devices, side=side, channels=channels, limit=limit)
 
 
-def _held_out(everything: Pictures, count: int) -> tuple[Pictures, Pictures]:
+def _held_out(everything: ImageSet, count: int) -> tuple[ImageSet, ImageSet]:
     """All but the last ``count`` images, and the last ``count``."""
     if count >= len(everything):
         raise ValueError(f"hold_out must be below the number of images, {len(everything)}, got {count}")
@@ -225,7 +225,7 @@ def _held_out(everything: Pictures, count: int) -> tuple[Pictures, Pictures]:
     return everything.part(0, kept), everything.part(kept)
 
 
-def _measure(test: Pictures, count: int, *, judged: bool = False) -> Measure:
+def _measure(test: ImageSet, count: int, *, judged: bool = False) -> Measure:
     """Quality on the first ``count`` images, with the bundled classifier if there is one."""
 
     def figures(generator: Generator) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from genprior.models.saved import add_facts
 from genprior.report.losses import draw_losses
 from genprior.training import data
 from genprior.training.card import write_card
-from genprior.training.data import Pictures
+from genprior.training.data import ImageSet
 from genprior.training.loop import Schedule, Trained, train
 from genprior.training.task import Devices, Task
 from genprior.training.wgan import Wgan, WganSettings
@@ -66,7 +66,7 @@ class Training(Machine):
                 "repository"
             ) from None
 
-    def image_files(self, path: Path, devices: Devices, *, side: int, channels: int, limit: int | None) -> Pictures:
+    def image_files(self, path: Path, devices: Devices, *, side: int, channels: int, limit: int | None) -> ImageSet:
         """Read a folder, tar or zip of images; show the progress and report skipped files."""
         with Bar("reading images", None, visible=False if self.json or devices.rank else None) as bar:
             found = data.image_files(
@@ -96,13 +96,13 @@ class Training(Machine):
                 devices=devices,
                 schedule=schedule,
                 start=start,
-                told=provenance,
+                provenance=provenance,
                 show=lambda step, losses: bar.show(step, task.steps, _losses(losses)),
             )
         if devices.rank:
             return
         facts = self.facts(trained)
-        task.picture(self.out, "samples")
+        task.save_samples(self.out, "samples")
         draw_losses(trained.columns, trained.curve, self.out / "curve.png")
         files = task.finish(self.out, facts)
         if measure is not None:
@@ -140,7 +140,7 @@ class GeneratorTraining(Training):
     """Folder or checkpoint of an earlier run, finished or not, whose networks are the initial weights."""
     settings: Annotated[WganSettings, Flat] = field(default_factory=WganSettings)
 
-    def train(self, devices: Devices, pictures: Pictures, measure: Measure | None) -> None:
+    def train(self, devices: Devices, pictures: ImageSet, measure: Measure | None) -> None:
         """Train on images."""
         task = Wgan(self.settings, pictures, self.seed, devices.device)
         self.course(task, devices, start=self.start, measure=measure)

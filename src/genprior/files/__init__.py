@@ -1,4 +1,4 @@
-"""Items from users' files, a few at a time, and back into files of the same layout: images and arrays."""
+"""Items from users' files (images and arrays), a few at a time, and back to files of the same layout."""
 
 from genprior.files.outputs import Outputs
 from genprior.files.stream import Items, Loaded, open_items

@@ -21,7 +21,7 @@ from genprior.files.plain import plain_tensor
 
 _SHOWN = 8
 _ONLY = ""
-"""The key in a file that has no keys."""
+"""The key in a file without keys."""
 _SCALES = {"uint8": 255.0, "uint16": 65535.0}
 
 
@@ -32,7 +32,7 @@ class Array(Protocol):
     shape: tuple[int, ...]
     dtype: str
     file: Handle[Any]
-    """Shared with the other arrays of the file."""
+    """Shared by all arrays of the file."""
 
     def rows(self, start: int, stop: int) -> Tensor:
         """Rows of the first axis."""
@@ -41,7 +41,7 @@ class Array(Protocol):
         """All of it."""
 
     def close(self) -> None:
-        """Forget the place in the file, where there is one; it may be read again."""
+        """Release the position in the file, if there is one; it may be read again."""
 
 
 class NpyArray:
@@ -63,7 +63,7 @@ class NpyArray:
         return plain_tensor(self._open()[...])
 
     def close(self) -> None:
-        """Nothing stays open: every mapping takes a file descriptor, of which there are about a thousand."""
+        """Close the mapping: each one holds a file descriptor, of which there are about a thousand."""
 
     def _open(self) -> np.ndarray[Any, Any]:
         array: np.ndarray[Any, Any] = np.load(self._path, mmap_mode="r", allow_pickle=False)
@@ -89,7 +89,7 @@ class SafetensorsArray:
         return tensor.clone()
 
     def close(self) -> None:
-        """There is no place in the file to forget."""
+        """There is no position in the file to release."""
 
     def _part(self) -> Any:
         return self.file.get().get_slice(self.key)
@@ -111,19 +111,19 @@ _TORCH_NAMES = {
 def open_arrays(path: Path, keys: Sequence[str] | None = None) -> Iterator[list[Array]]:
     """The arrays in a file, in the order of their keys; or only those with the given keys, in the order given.
 
-    Other arrays are not read then, so it does not matter whether they could be. The file is closed at the
+    Other arrays are not read then, so they need not be readable. The file is closed at the
     end, and opened again when an array is read later.
     """
-    kind = _KINDS[path.suffix.lower()]
-    file = kind.open(path)
+    reader = _KINDS[path.suffix.lower()]
+    file = reader.open(path)
     try:
-        with reading(path, kind.words):
-            there = kind.names(path, file)
+        with reading(path, reader.words):
+            there = reader.names(path, file)
         if not there:
             raise Unreadable(f"{path} holds no array: nothing to do")
         wanted = there if keys is None else _chosen(path, keys, there)
-        with reading(path, kind.words):
-            arrays = [kind.array(path, name, file) for name in wanted]
+        with reading(path, reader.words):
+            arrays = [reader.array(path, name, file) for name in wanted]
         yield arrays
     finally:
         file.close()
@@ -134,7 +134,7 @@ def _chosen(path: Path, keys: Sequence[str], there: list[str]) -> list[str]:
         raise ValueError(f"{path} holds one array, which has no key: leave out :{keys[0]}")
     wanted: list[str] = []
     for key in keys:
-        name = key if key in there else key.strip("/")  # data sets of HDF5 are often written with a slash in front
+        name = key if key in there else key.strip("/")  # data sets of HDF5 are often written with a leading slash
         if name not in there:
             more = f" and {len(there) - _SHOWN} more" if len(there) > _SHOWN else ""
             raise ValueError(f"{path} has no array {key!r}: give one of {', '.join(there[:_SHOWN])}{more}")
@@ -145,7 +145,7 @@ def _chosen(path: Path, keys: Sequence[str], there: list[str]) -> list[str]:
 
 
 def as_values(block: Tensor, dtype: str, name: str, *, measured: bool) -> Tensor:
-    """float32 (complex64) values: bytes and 16-bit whole numbers are pictures, scaled to [0, 1].
+    """float32 (complex64) values: bytes and 16-bit whole numbers are images, scaled to [0, 1].
 
     ``measured`` data are never scaled: for them whole numbers are refused.
     """

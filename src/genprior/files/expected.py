@@ -1,4 +1,4 @@
-"""What every item has to be, and what is wrong with one that is not."""
+"""The requirements on every item, and a message for an item that does not meet them."""
 
 from __future__ import annotations
 
@@ -8,59 +8,59 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from genprior.files.pictures import Wanted
+from genprior.files.images import ImageSpec
 
 if TYPE_CHECKING:
     from genprior.operators import Operator
 
 Shape = tuple[int, ...]
 _FAR_OUT = 8.0
-"""Values beyond this are not those of pictures in [0, 1], whatever the noise."""
+"""Larger values cannot belong to images in [0, 1], even noisy ones."""
 _ROUNDING = 0.01
-"""So much of the width of bounds may values lie outside."""
+"""Tolerance on the bounds, as a share of their width."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What every item has to be."""
+    """The requirements on every item."""
 
     shape: Shape
     """Of one item: the generator's signals, or the operator's measurements."""
     measured: bool = False
-    """Measurements, which are never scaled; else pictures in [0, 1]."""
+    """Measurements, which are never scaled; else images in [0, 1]."""
     unit_range: bool = True
     """Whether values far outside of [0, 1] are a mistake."""
     complex_too: bool = False
     resize: bool = False
-    """Whether pictures of another size may be cut and scaled."""
+    """Whether images of another size may be cut and scaled."""
     whole: Shape | None = None
-    """Shape of undamaged signals, where measurements are expected."""
+    """Shape of the signals, if measurements are expected."""
     bounds: tuple[float, float] | None = None
-    """Values outside of these are refused."""
+    """Values outside of these are rejected."""
     operator: Operator | None = None
-    """By which the items were measured, where they were."""
+    """The operator of the measurements, if any."""
 
     @property
     def signal(self) -> Shape:
-        """Shape of undamaged signals."""
+        """Shape of the signals."""
         return self.shape if self.whole is None else self.whole
 
     @property
-    def picture(self) -> Wanted | None:
-        """As a picture file, where it can be one."""
+    def image(self) -> ImageSpec | None:
+        """The format as an image file, or None."""
         if len(self.shape) != 3 or self.shape[0] not in {1, 3}:
             return None
         whole = self.whole[1:] if self.whole is not None and len(self.whole) == 3 else None
-        return Wanted(*self.shape, resize=self.resize, whole=whole)
+        return ImageSpec(*self.shape, resize=self.resize, whole=whole)
 
     def known(self, values: Tensor) -> Tensor:
-        """Items with zeros where nothing was measured: what stands there, such as NaN, does not count."""
+        """Items with zeros in unmeasured entries, whose values (such as NaN) are ignored."""
         if self.operator is None:
             return values
         return self.operator.measured(values.to(device=self.operator.device)).cpu()
 
     def fault(self, value: Tensor) -> str:
-        """What is wrong with the values of one item; empty if nothing is."""
+        """The error in the values of one item; empty if there is none."""
         bad = int((~torch.isfinite(value)).sum())
         if bad:
             return f"holds {bad} NaN or infinite values: remove or mask them first"
@@ -82,5 +82,5 @@ class Expected:
         )
 
     def _gain(self) -> float:
-        """How much larger than signals measurements may be."""
+        """Upper bound on measurements of signals in [0, 1]."""
         return 1.0 if self.operator is None else max(1.0, float(self.operator.norm()))

@@ -1,4 +1,4 @@
-"""Files from anywhere may be anything: what their readers raise becomes one kind of error that names the file."""
+"""Untrusted files: whatever their readers raise becomes one error class that names the file."""
 
 from __future__ import annotations
 
@@ -14,30 +14,29 @@ _SYSTEM = (
     "EMFILE ENFILE EIO EREMOTEIO ENODEV ENXIO ENOTCONN ESTALE ETIMEDOUT EHOSTDOWN EHOSTUNREACH ENETDOWN ENETUNREACH "
     "ECONNABORTED ECONNRESET ENOTDIR"
 )
-"""No more open files to give, or a disk or a network drive that has gone; not every system has all of them."""
+"""Too many open files, or a disk or network drive that failed; not every system has all of these."""
 _SYSTEM_NUMBERS = frozenset(getattr(errno, name) for name in _SYSTEM.split() if hasattr(errno, name))
 
 _OBJECTS = re.compile("^(Object arrays|Array can't be memory-mapped: Python objects)")
-"""How numpy refuses arrays of objects."""
+"""Numpy's messages for arrays of objects."""
 
 
 class Unreadable(ValueError):
-    """A file, or one item of it, that cannot be used; the message says why and what to do."""
+    """A file, or an item of it, that cannot be used; the message says why and what to do."""
 
     def __init__(self, message: str) -> None:
         super().__init__(printable(message))
 
 
 class Misfit(Unreadable):
-    """A sound array that cannot be an item, by its shape or its kind of numbers."""
+    """A valid array that cannot be an item because of its shape or type."""
 
 
 @contextmanager
-def reading(path: Path | str, kind: str) -> Iterator[None]:
-    """What goes wrong inside is the file's fault: say which file, as what it was read, and what went wrong.
+def reading(path: Path | str, what: str) -> Iterator[None]:
+    """Turn errors inside into one that names the file, the expected format and the reason.
 
-    Not so where the system cannot read at all, or the memory is too small: that is passed on as it is, with the name of
-    the file.
+    Failures of the system or of memory are passed on as they are, with the name of the file.
     """
     try:
         yield
@@ -55,7 +54,7 @@ def reading(path: Path | str, kind: str) -> Iterator[None]:
                 "example array.astype(numpy.float32)"
             ) from None
         raise Unreadable(
-            f"{path} cannot be read as {kind} ({_short(reason)}): it is damaged, or something else"
+            f"{path} cannot be read as {what} ({_short(reason)}): it is damaged, or has another format"
         ) from problem
 
 

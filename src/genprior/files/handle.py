@@ -1,4 +1,4 @@
-"""A file that is shared by the arrays in it: opened once, when it is needed, and closed when another file's turn comes."""
+"""A file that is shared by the arrays in it: opened on first use, and closed when another file is read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Opened = TypeVar("Opened")
 
 
 class Handle(Generic[Opened]):
-    """What ``opener`` gives, kept open between two readings.
+    """The result of ``opener``, kept open between reads.
 
     Opening a file with thousands of arrays means reading a list of thousands of names: once for the file, not once for each.
     """
@@ -28,7 +28,7 @@ class Handle(Generic[Opened]):
         return self._opened
 
     def close(self) -> None:
-        """Let go of the file; it may be opened again."""
+        """Close the file; it may be opened again."""
         stack, self._stack, self._opened = self._stack, None, None
         if stack is not None:
             stack.close()

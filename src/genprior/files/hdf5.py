@@ -1,4 +1,4 @@
-"""Data sets in HDF5 files: only what lies in the file itself, unpacked in pieces of bounded size."""
+"""Data sets in HDF5 files: only those stored in the file itself, decompressed in pieces of bounded size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from genprior.files.plain import check_plain, plain_tensor
 
 _DEFLATE, _LZF = 1, 32000
 _HARMLESS = (2, 3)
-"""Filters that leave the size: shuffle, and a checksum of four bytes."""
+"""Filters that keep the size: shuffle, and a checksum of four bytes."""
 _CHECKSUM = 4
 _LZF_RATIO = 88
 """Three bytes become 264 at most."""
@@ -39,11 +39,11 @@ def open_hdf5(path: Path) -> Handle[Any]:
 
 
 def hdf5_names(path: Path, file: Handle[Any]) -> list[str]:
-    """The data sets in the file itself: links, which may lead into other files, are not followed."""
+    """The data sets in the file itself; links, which may point to other files, are not followed."""
     data_set, found = hdf5().Dataset, []
 
     def visit(name: str, part: object) -> None:
-        if isinstance(part, data_set) and part.shape is not None:  # h5py.Empty has none, and holds nothing
+        if isinstance(part, data_set) and part.shape is not None:  # h5py.Empty has no shape and no values
             found.append(name)
             check_count(len(found), path)
 
@@ -61,7 +61,7 @@ class Hdf5Array:
         self.shape, self.dtype = tuple(data.shape), data.dtype.name
         self._checked = False
         self._large: dict[tuple[int, ...], int] = {}
-        """Chunks that could become larger than the limit, by where they begin, with the rows that they hold."""
+        """Chunks that might decompress beyond the limit: offset to number of rows."""
 
     def rows(self, start: int, stop: int) -> Tensor:
         """Rows of the first axis."""
@@ -78,20 +78,20 @@ class Hdf5Array:
         return plain_tensor(np.asarray(data[()]))
 
     def close(self) -> None:
-        """There is no place in the file to forget."""
+        """There is no position in the file to release."""
 
     def _data_set(self) -> Any:
         data = self.file.get()[self.key]
         if data.is_virtual or data.external:
             where = "is a virtual data set" if data.is_virtual else f"lies in another file ({data.external[0][0]})"
             raise Unreadable(
-                f"{self._name} {where}: only what lies in the file itself is read, since it could name any file of yours; "
+                f"{self._name} {where}: only data in the file itself is read, because a link could name any file of yours; "
                 "copy the values into a plain data set"
             )
         return data
 
     def _check(self, data: Any) -> None:
-        """Once, before anything is read: plain numbers, that are there, in chunks that can be unpacked."""
+        """Checked once, before reading: plain numbers, stored in the file, in chunks of acceptable size."""
         if self._checked:
             return
         check_plain(data.dtype)
@@ -107,14 +107,14 @@ class Hdf5Array:
         usual = [code for code in (_HARMLESS[0], *packers, _HARMLESS[1]) if code in filters]
         if len(packers) > 1 or not {*packers} <= {_DEFLATE, _LZF} or filters != usual:
             raise Unreadable(
-                f"{self._name} is packed in an unusual way (filters {', '.join(map(str, filters))}), expected gzip or lzf: "
-                "write it anew, for example with h5repack -f GZIP=4"
+                f"{self._name} has unsupported filters ({', '.join(map(str, filters))}), expected gzip or lzf: "
+                "rewrite it, for example with h5repack -f GZIP=4"
             )
         size = math.prod(data.chunks) * data.dtype.itemsize
         if packers and size > LARGEST_PIECE:
             raise Unreadable(
-                f"{self._name} is packed in chunks of {readable(size)}, at most {readable(LARGEST_PIECE)} are unpacked at "
-                "once: write it with smaller chunks, for example with h5py and chunks=True"
+                f"{self._name} has chunks of {readable(size)}, at most {readable(LARGEST_PIECE)} are decompressed at "
+                "once: rewrite it with smaller chunks, for example with h5py and chunks=True"
             )
         if packers == [_LZF]:
             data.id.chunk_iter(lambda chunk: self._check_size(chunk, size))
@@ -122,7 +122,7 @@ class Hdf5Array:
             data.id.chunk_iter(lambda chunk: self._note(chunk, data.chunks[0]))
 
     def _check_size(self, chunk: Any, size: int) -> None:
-        """LZF, which cannot be tried in pieces, is left out where it does not make a chunk smaller."""
+        """LZF cannot be decompressed in pieces, so its sizes are compared; h5py stores incompressible chunks without it."""
         if chunk.size > size + _CHECKSUM or chunk.size * _LZF_RATIO > 2 * LARGEST_PIECE + size:
             raise Unreadable(
                 f"{self._name} has a chunk of {readable(chunk.size)} for the {readable(size)} declared: damaged, or forged"
@@ -133,7 +133,7 @@ class Hdf5Array:
             self._large[tuple(chunk.chunk_offset)] = rows
 
     def _check_chunks(self, data: Any, start: int, stop: int) -> None:
-        """A chunk may become more than is declared: HDF5 would unpack it to the end, so it is tried here first."""
+        """HDF5 decompresses a chunk to its end even beyond the declared size, so it is tested here first."""
         size = math.prod(data.chunks) * data.dtype.itemsize if self._large else 0
         for place, rows in [*self._large.items()]:
             if place[0] < stop and start < place[0] + rows:
@@ -141,6 +141,6 @@ class Hdf5Array:
                 fits = len(content) <= size + _CHECKSUM if skipped else unpacks_to(content, size + _CHECKSUM)
                 if not fits:
                     raise Unreadable(
-                        f"{self._name} has a chunk that becomes more than the {readable(size)} declared: damaged, or forged"
+                        f"{self._name} has a chunk that expands beyond the {readable(size)} declared: damaged, or forged"
                     )
                 del self._large[place]

@@ -1,4 +1,4 @@
-"""How items lie in an array: which axes stand for what, and the same way back."""
+"""The layout of items in an array: the meaning of each axis, and the inverse conversion."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ Shape = tuple[int, ...]
 class Layout:
     """``exact`` (c, h, w); ``plain`` (h, w) for one channel; ``last`` (h, w, c); ``flat`` (c h w,)."""
 
-    kind: str
+    form: str
     batched: bool
     """Whether the first axis counts items; else the array is one item."""
 
     def to_items(self, block: Tensor, item_shape: Shape) -> Tensor:
-        """Rows ``(n, ...)`` as they lie in the array, to ``(n, *item_shape)``."""
-        return block.movedim(-1, 1) if self.kind == "last" else block.reshape(len(block), *item_shape)
+        """Rows ``(n, ...)`` of the array as ``(n, *item_shape)``."""
+        return block.movedim(-1, 1) if self.form == "last" else block.reshape(len(block), *item_shape)
 
     def from_items(self, items: Tensor) -> Tensor:
-        """Items ``(n, *shape)`` as this array would hold them; pictures without their lone channel, and so on."""
-        if self.kind == "flat":
+        """Items ``(n, *shape)`` in the array's layout, for example images without their single channel."""
+        if self.form == "flat":
             return items.flatten(1)
-        if self.kind == "plain" and items.ndim == 4 and items.shape[1] == 1:
+        if self.form == "plain" and items.ndim == 4 and items.shape[1] == 1:
             return items[:, 0]
-        return items.movedim(1, -1) if self.kind == "last" and items.ndim == 4 else items
+        return items.movedim(1, -1) if self.form == "last" and items.ndim == 4 else items
 
 
 def fit(shape: Shape, item_shape: Shape, name: str) -> Layout:
-    """How an array of a shape holds items of another; refused where it does not."""
-    for kind, stored in _forms(item_shape):
+    """The layout of items in an array of this shape; raises if there is none."""
+    for form, stored in _forms(item_shape):
         if shape == stored:
-            return Layout(kind, batched=False)
+            return Layout(form, batched=False)
         if shape[1:] == stored and len(shape) == len(stored) + 1:
             if shape[0] == 0:
                 raise Unreadable(f"{name} is empty, shape {shape}: nothing to do")
-            return Layout(kind, batched=True)
+            return Layout(form, batched=True)
     many = ", ".join(["N", *map(str, item_shape)])
     raise Misfit(
         f"{name} has shape {shape}, expected {item_shape} for one item or ({many}) for many: does it belong to this "

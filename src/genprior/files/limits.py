@@ -1,7 +1,7 @@
-"""How much files of unknown origin may ask for: checked against what their heads declare, before anything is unpacked.
+"""Limits on untrusted files, checked against their headers before anything is decompressed.
 
-A few packed bytes can stand for gigabytes. Arrays are read a few rows at a time, so their whole size does not matter; what
-matters is the least piece that a reader must unpack at once, and what a head declares without any content behind it.
+A few compressed bytes can expand to gigabytes. Arrays are read a few rows at a time, so their total size is not limited;
+the smallest piece that must be decompressed at once is, and so are sizes that a header declares without content.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import IO
 from genprior.files.guard import Unreadable
 
 MOST_PIXELS = 2**26
-"""Of one image, before it is scaled: 67 million. Unpacked, with one copy, about half a gigabyte."""
+"""Pixels of one image before scaling: 67 million, about half a gigabyte decoded with one copy."""
 LARGEST_PIECE = 2**27
-"""Bytes that may have to be unpacked at once: 134 MB."""
+"""Bytes that may be decompressed at once: 134 MB."""
 DEFLATE_RATIO = 1032
-"""So many times its size a deflated stream (zip, gzip, PNG, HDF5) becomes at most."""
+"""Upper bound on the compression ratio of deflate (zip, gzip, PNG, HDF5)."""
 MOST_ARRAYS = 100_000
-"""In one file."""
+"""Arrays in one file."""
 LARGEST_INDEX = 2**24
-"""Bytes of the list of contents of a file: 17 MB, far more than that many arrays need."""
+"""Bytes of a file's index: 17 MB, far more than that many arrays need."""
 _LITTLE = 2**20
-"""Up to here nothing is compared: small files may declare what they like, it costs nothing."""
+"""Smaller declared sizes are not checked, because they cannot do harm."""
 _STEP = 2**20
 _HEAD_LENGTH = 8
 _ZIP_END = b"PK\x05\x06"
@@ -37,7 +37,7 @@ _ZIP64_END_SIZE = 56
 
 
 def check_declared(declared: int, stored: int, name: str) -> None:
-    """Refuse contents that are declared larger than what is stored could become."""
+    """Raise if the declared size exceeds what the stored bytes could expand to."""
     if declared > DEFLATE_RATIO * max(stored, _LITTLE):
         raise Unreadable(
             f"{name} declares {readable(declared)} but the file holds only {readable(stored)} of it: it was never written, "
@@ -46,7 +46,7 @@ def check_declared(declared: int, stored: int, name: str) -> None:
 
 
 def check_count(count: int, path: Path) -> None:
-    """Refuse more arrays in a file than anybody needs."""
+    """Raise if a file holds too many arrays."""
     if count > MOST_ARRAYS:
         raise Unreadable(
             f"{path} holds {count} arrays, at most {MOST_ARRAYS} are read: put the items into one array, (N, ...)"
@@ -54,7 +54,7 @@ def check_count(count: int, path: Path) -> None:
 
 
 def check_index(path: Path, size: int) -> None:
-    """Refuse a list of contents that would take gigabytes to read."""
+    """Raise if a file's index is too large to read."""
     if size > LARGEST_INDEX:
         raise Unreadable(
             f"{path} has a list of contents of {readable(size)}, at most {readable(LARGEST_INDEX)} is read: put the items "
@@ -63,7 +63,7 @@ def check_index(path: Path, size: int) -> None:
 
 
 def check_head(path: Path) -> None:
-    """Refuse a .safetensors file whose head, the list of its tensors, is too long; what is no such file is left to others."""
+    """Raise if the header of a .safetensors file is too long; other files are left to their readers."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(_HEAD_LENGTH), "little")
     if length < path.stat().st_size:
@@ -71,7 +71,7 @@ def check_head(path: Path) -> None:
 
 
 def unpacks_to(stream: bytes, most: int) -> bool:
-    """Whether a deflated stream (zlib) becomes at most so many bytes; they are not kept. A damaged one does not."""
+    """Whether a zlib stream is valid and expands to at most so many bytes, which are discarded."""
     unpacker, left = zlib.decompressobj(), stream
     while most >= 0 and not unpacker.eof and left:
         try:
@@ -83,7 +83,7 @@ def unpacks_to(stream: bytes, most: int) -> bool:
 
 
 def check_archive(file: IO[bytes], name: Path) -> None:
-    """Refuse a zip file whose list of contents is too long, or has more than one end, of which readers see different ones."""
+    """Raise if the index of a zip file is too long or ambiguous, so that readers would disagree on its contents."""
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - _ZIP_END_SIZE - _ZIP64_PLACE_SIZE - _ZIP64_END_SIZE))
     tail = file.read()

@@ -1,4 +1,4 @@
-"""Which files the user means: files, folders, and single arrays of a file, ``arrays.npz:key``."""
+"""Resolves the user's inputs: files, folders, and single arrays of a file, ``arrays.npz:key``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from genprior.files.arrays import ARRAY_ENDINGS
-from genprior.files.pictures import WRITTEN_AS
+from genprior.files.images import WRITTEN_AS
 
 
 @dataclass(frozen=True)
@@ -18,14 +18,14 @@ class Named:
     path: Path
     output: str
     keys: tuple[str, ...] | None = None
-    """The arrays in it that are meant, where some were named; else all that fit."""
+    """The named arrays in it; None means all that fit."""
 
 
 def split_key(path: Path) -> tuple[Path, str | None]:
-    r"""``arrays.npz:key`` as the file and the key; None where there is no key.
+    r"""Split ``arrays.npz:key`` into file and key; the key may be None.
 
-    Colons may also stand in names of files (``C:\data.npz``) and in keys: what exists as it is written has no key, else
-    the longest name of a file that ends at a colon is taken.
+    Names of files (``C:\data.npz``) and keys may contain colons: an existing path has no key, else the longest existing
+    path before a colon is the file.
     """
     text = str(path)
     if not path.exists():
@@ -38,7 +38,8 @@ def split_key(path: Path) -> tuple[Path, str | None]:
 def find_files(inputs: Sequence[str | Path], without: Path | None) -> list[Named]:
     """The files in the order given, those of a folder by name.
 
-    A lone folder's content lies flat in the outputs, of several each keeps its name. Arrays of one file stay together.
+    The files of a single folder are written directly into the output folder, those of several into
+    subfolders. Arrays of one file stay together.
     """
     found: list[Named] = []
     for given in inputs:
@@ -56,7 +57,7 @@ def _inside(folder: Path, prefix: str, without: Path | None) -> list[Named]:
     there = [file for file in folder.rglob("*") if _wanted(file, folder)]
     files = sorted(file for file in there if not _within(file, without))
     if there and not files:
-        raise ValueError(f"{folder} is also `out`, or lies in it, and what lies there is not read: give another `out`")
+        raise ValueError(f"{folder} is also `out`, or lies in it, and its files are not read: give another `out`")
     if not files:
         raise ValueError(f"{folder} holds no file that can be read ({_endings()})")
     return [Named(file, prefix + file.relative_to(folder).as_posix()) for file in files]
@@ -67,13 +68,13 @@ def _check_file(path: Path, key: str | None) -> None:
         raise FileNotFoundError(f"there is no file or folder {path}")
     ending = path.suffix.lower()
     if ending not in (*WRITTEN_AS, *ARRAY_ENDINGS):
-        raise ValueError(f"{path} is of no known kind: give {_endings()}")
+        raise ValueError(f"{path} has an unknown type: give {_endings()}")
     if key is not None and ending in WRITTEN_AS:
-        raise ValueError(f"{path} is a picture, in which no array can be named: leave out :{key}")
+        raise ValueError(f"{path} is an image, which has no named arrays: leave out :{key}")
 
 
 def _add(found: list[Named], new: Named) -> None:
-    """Another array of a file that is there already goes to it: they are written into one file again."""
+    """Group the arrays of a file, because they are written to one file again."""
     for number, old in enumerate(found if new.keys is not None else ()):
         if old.keys is not None and new.keys is not None and _same(old.path, new.path):
             found[number] = replace(old, keys=(*old.keys, *new.keys))
@@ -88,7 +89,7 @@ def _same(one: Path, other: Path) -> bool:
 def _refuse_twice(found: list[Named]) -> None:
     seen: set[str] = set()
     for file in found:
-        place = os.path.abspath(file.path)  # links are left alone: a folder of links is no mistake
+        place = os.path.abspath(file.path)  # links are not resolved: a folder of links to one file is allowed
         if place in seen:
             raise ValueError(f"{file.path} was given twice: give every file once")
         seen.add(place)

@@ -1,4 +1,4 @@
-"""Arrays in .npz files, which are packed: read forward in pieces, in bounded memory."""
+"""Arrays in compressed .npz files, read sequentially in bounded memory."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from genprior.files.plain import plain_tensor
 
 _PIECE = 2**20
 _MEMBER = ".npy"
-"""What numpy.savez puts behind every key."""
+"""The suffix that numpy.savez adds to every key."""
 _LONGEST_HEAD = 10_000
-"""Bytes, as in numpy, which reads the head first and asks for its length afterwards."""
+"""Longest header in bytes, as in numpy, which checks it only after reading."""
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
@@ -43,7 +43,7 @@ def npz_names(path: Path, file: Handle[zipfile.ZipFile]) -> list[str]:
 
 
 class NpzArray:
-    """One array of a .npz file: read forward in pieces, from the start again where one goes back."""
+    """One array of a .npz file: read sequentially, restarting to go back."""
 
     def __init__(self, path: Path, key: str, file: Handle[zipfile.ZipFile]) -> None:
         self._path, self._member, self.key, self.file = path, key + _MEMBER, key, file
@@ -59,7 +59,7 @@ class NpzArray:
                 f"{path}: {self.key} declares the shape {self.shape}, but holds {content} bytes: it is damaged, or forged"
             )
         if fortran and len(self.shape) > 1:
-            raise Unreadable(f"{path}: {self.key} lies column by column: save numpy.ascontiguousarray(array)")
+            raise Unreadable(f"{path}: {self.key} is in Fortran order: save numpy.ascontiguousarray(array)")
 
     def rows(self, start: int, stop: int) -> Tensor:
         """Rows of the first axis."""
@@ -85,7 +85,7 @@ class NpzArray:
         return plain_tensor(np.frombuffer(content, self._kind).reshape(self.shape))
 
     def close(self) -> None:
-        """Forget the place in the file."""
+        """Release the position in the file."""
         if self._stream is not None:
             self._stream.close()
         self._stream, self._next = None, 0
@@ -94,7 +94,7 @@ class NpzArray:
         entry = self.file.get().getinfo(self._member)
         if entry.compress_type not in _METHODS:
             raise Unreadable(
-                f"{self._path}: {self.key} is packed in an unusual way: numpy.savez_compressed writes it anew"
+                f"{self._path}: {self.key} has an unsupported compression: rewrite it with numpy.savez_compressed"
             )
         check_declared(entry.file_size, entry.compress_size, f"{self._path}: {self.key}")
 
@@ -106,13 +106,13 @@ class NpzArray:
         size = self._exactly(stream, 2 if version == (1, 0) else 4)
         length = int.from_bytes(size, "little")
         if length > _LONGEST_HEAD:
-            raise Unreadable(f"{self._path}: the head of {self.key} has {length} bytes: it is damaged, or forged")
+            raise Unreadable(f"{self._path}: the header of {self.key} has {length} bytes: it is damaged, or forged")
         head = io.BytesIO(size + self._exactly(stream, length))
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, kind = read(head)
-        if kind.hasobject:
+        shape, fortran, dtype = read(head)
+        if dtype.hasobject:
             raise Unreadable(f"{self._path}: {self.key} holds Python objects (a pickle), which are not read")
-        return shape, fortran, kind
+        return shape, fortran, dtype
 
     def _skip(self, size: int) -> None:
         assert self._stream is not None, "opened before"

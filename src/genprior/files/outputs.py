@@ -1,4 +1,4 @@
-"""Recovered signals in the layout of their inputs: picture by picture, arrays row by row, each file whole or not there."""
+"""Recovered signals in the layout of their inputs: image by image, arrays row by row, each file written atomically."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from genprior._files import add_folder, set_aside, sync_folders, write_atomically, writing
 from genprior.files.hdf5 import hdf5
-from genprior.files.pictures import encode
+from genprior.files.images import encode
 from genprior.files.stream import Items, Part
 
 Shape = tuple[int, ...]
@@ -28,7 +28,7 @@ _ROWS = 256
 
 @dataclass(frozen=True)
 class _Group:
-    """The arrays of one output file: numbers of their parts, and the items from ``start`` up to ``stop``."""
+    """The arrays of one output file: indices of their parts, and the items from ``start`` up to ``stop``."""
 
     output: str
     members: tuple[int, ...]
@@ -36,13 +36,13 @@ class _Group:
     stop: int
 
     def batches(self, size: int) -> range:
-        """Batches of ``size`` items that have a share in it."""
+        """The batches of ``size`` items that overlap it."""
         return range(self.start // size, (self.stop - 1) // size + 1)
 
 
 @dataclass(frozen=True)
 class _Grown:
-    """An array that has grown row by row; opened only while it is copied."""
+    """An array written row by row; opened only while it is copied."""
 
     path: Path
     batched: bool
@@ -63,10 +63,10 @@ class _Grown:
 
 
 class Outputs:
-    """Files in ``folder``; arrays grow in ``work`` and move over when their last row is there.
+    """Files in ``folder``; arrays are written in ``work`` and moved when complete.
 
-    The order is: ``write`` some items, note somewhere that they are done, ``finish`` with how many are done. Killed in
-    between, the same calls again give the same files.
+    The order is: ``write`` some items, record that they are done, ``finish`` with the number done. After a kill in
+    between, repeating the calls gives the same files.
     """
 
     def __init__(self, items: Items, folder: Path, work: Path, signal_shape: Shape) -> None:
@@ -77,7 +77,7 @@ class Outputs:
         """The first of the groups that is not in place."""
 
     def write(self, start: int, signals: Sequence[Tensor | None]) -> list[str | None]:
-        """Write the items from ``start`` on, None where there is none; the name of each one's file."""
+        """Write the items from ``start`` on, None for a missing one; returns the name of each file."""
         names: list[str | None] = []
         folders: list[Path] = []
         while len(names) < len(signals):
@@ -88,13 +88,13 @@ class Outputs:
             if part.array is not None:
                 self._write_rows(number, row, taken)
             elif taken[0] is not None:
-                folders.append(self._write_picture(part, taken[0]))
+                folders.append(self._write_image(part, taken[0]))
             names += [None if signal is None else part.output for signal in taken]
         sync_folders(folders)  # once for all images of a batch
         return names
 
     def finish(self, done: int) -> None:
-        """Put every array file in place whose items are all among the first ``done``, which never become fewer."""
+        """Move every array file into place whose items are all among the first ``done``; ``done`` never decreases."""
         while self._next < len(self._groups) and self._groups[self._next].stop <= done:
             group = self._groups[self._next]
             path = self._folder / group.output
@@ -106,7 +106,7 @@ class Outputs:
             self._next += 1
 
     def holds(self, start: int, names: Sequence[str | None]) -> bool:
-        """Whether the pictures among items that were written, by what ``write`` gave, are all there still."""
+        """Whether all images that ``write`` returned still exist."""
         return all(
             name is None or self._items.parts[part].array is not None or (self._folder / name).is_file()
             for part, name in zip(self._items.parts_of(start, start + len(names)), names, strict=True)
@@ -121,10 +121,10 @@ class Outputs:
         ]
 
     def to_repeat(self, done: set[int], size: int) -> set[int]:
-        """Which of the batches of ``size`` items that are ``done`` must be done again, for arrays that are not there.
+        """The batches of ``size`` items among those ``done`` that must be repeated because their arrays are missing.
 
-        An array file is sound where it is in place and no batch will write to it, or where the rows of the batches that
-        are done are still being collected. Otherwise all its batches are needed, which may reach into further files.
+        An array file is intact if it is in place and no batch will write to it, or if it is unfinished and holds the rows
+        of the finished batches. Otherwise all its batches are needed, which may overlap further files.
         """
         sound, before = set(done), -1
         while len(sound) != before:
@@ -161,15 +161,15 @@ class Outputs:
             file.flush()
             os.fsync(file.fileno())
 
-    def _write_picture(self, part: Part, signal: Tensor) -> Path:
-        """Give the folder, which is still to be synced."""
+    def _write_image(self, part: Part, signal: Tensor) -> Path:
+        """Returns the folder, which the caller must sync."""
         path = self._folder / part.output
         self._add_below(path.parent)
         encode(signal, path, deep=part.deep, sync=False)
         return path.parent
 
     def _add_below(self, folder: Path) -> None:
-        """Make a folder among the outputs, but not theirs: without the records of the job they would be of unknown origin."""
+        """Create a subfolder, but never the output folder: without the job's records its files could not be identified."""
         if not self._folder.is_dir():
             raise FileNotFoundError(
                 f"the folder {self._folder} is no longer there: was it removed during the job? The same command starts it "
@@ -178,7 +178,7 @@ class Outputs:
         add_folder(folder)
 
     def _stored(self, part: Part, signal: Tensor | None) -> np.ndarray[Any, Any]:
-        """A signal as the input's array would hold it; NaN where there is none."""
+        """A signal in the layout of the input's array; NaN for a missing one."""
         assert part.layout is not None, "an array has a layout"
         lone = torch.full((1, *self._shape), torch.nan) if signal is None else signal.detach().cpu()[None]
         stored: np.ndarray[Any, Any] = part.layout.from_items(lone).float().numpy()[0]
@@ -209,14 +209,14 @@ def _groups(items: Items) -> list[_Group]:
 
 
 def _blank(path: Path, shape: Shape) -> None:
-    """An array of zeros that takes no room yet: on a full disk the write of the first row that does not fit fails."""
+    """A sparse file of zeros: on a full disk the first row that does not fit fails to be written."""
     with path.open("wb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
         file.truncate(file.tell() + 4 * math.prod(shape))
 
 
 def _is_sound(path: Path, shape: Shape) -> bool:
-    """Whether an array file has this shape and is whole."""
+    """Whether an array file is complete and has this shape."""
     try:
         with path.open("rb") as file:
             return _first_row(file, shape) + 4 * int(np.prod(shape, dtype=np.int64)) == path.stat().st_size
@@ -225,15 +225,15 @@ def _is_sound(path: Path, shape: Shape) -> bool:
 
 
 def _first_row(file: IO[bytes], shape: Shape) -> int:
-    """The place of the first row in an array file, which must hold float32 of a shape."""
+    """The offset of the first row in an array file, which must hold float32 of this shape."""
     version = np.lib.format.read_magic(file)
     if version != (1, 0):
-        raise ValueError(f"{file.name} has the version {version}, expected (1, 0): it is not ours")
-    found, _, kind = np.lib.format.read_array_header_1_0(file)
-    if found != shape or kind != np.float32:
+        raise ValueError(f"{file.name} has the version {version}, expected (1, 0): it was not written by genprior")
+    found, _, dtype = np.lib.format.read_array_header_1_0(file)
+    if found != shape or dtype != np.float32:
         raise ValueError(
-            f"{file.name} holds {kind} of shape {found}, expected float32 of shape {shape}: it is of another run, delete it "
-            "or give another `out`"
+            f"{file.name} holds {dtype} of shape {found}, expected float32 of shape {shape}: it belongs to another run, "
+            "delete it or give another `out`"
         )
     return file.tell()
 
@@ -258,7 +258,7 @@ def _write_npz(path: Path, arrays: dict[str, _Grown]) -> None:
 
 
 def _write_safetensors(path: Path, arrays: dict[str, _Grown]) -> None:
-    """The format by hand, piece by piece: the package's own writer wants everything in memory."""
+    """Write the format piece by piece, because the package's writer needs everything in memory."""
     head: dict[str, Any] = {}
     place = 0
     for key, array in arrays.items():

@@ -11,10 +11,10 @@ from torch import Tensor
 from genprior.files.guard import Unreadable
 
 
-def check_plain(kind: np.dtype[Any]) -> None:
-    """Refuse what is not plain numbers."""
-    if kind.kind not in "biufc":
-        raise Unreadable(f"an array holds {kind}, not plain numbers")
+def check_plain(dtype: np.dtype[Any]) -> None:
+    """Raise unless the type is plain numbers."""
+    if dtype.kind not in "biufc":
+        raise Unreadable(f"an array holds {dtype}, not plain numbers")
 
 
 def plain_tensor(array: np.ndarray[Any, Any]) -> Tensor:

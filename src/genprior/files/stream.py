@@ -17,9 +17,9 @@ from genprior._files import printable
 from genprior.files.arrays import ARRAY_ENDINGS, Array, as_values, open_arrays
 from genprior.files.expected import Expected
 from genprior.files.guard import Misfit, Unreadable, reading
+from genprior.files.images import WRITTEN_AS, check_file, decode
 from genprior.files.layout import Layout, fit
 from genprior.files.named import Named, find_files
-from genprior.files.pictures import WRITTEN_AS, check_file, decode
 
 Shape = tuple[int, ...]
 _SHOWN = 3
@@ -27,7 +27,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class Loaded:
-    """One item: its name and value, or why it has none."""
+    """One item: its name and value, or the reason why it has none."""
 
     name: str
     value: Tensor | None
@@ -36,7 +36,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Part:
-    """A picture file, or one array of a file: so many items in a row."""
+    """An image file, or one array of a file: a run of consecutive items."""
 
     path: Path
     output: str
@@ -46,11 +46,11 @@ class Part:
     layout: Layout | None = None
     deep: bool = False
     problem: str = ""
-    """Why it cannot be used, where it is to be skipped."""
-    passed_over: tuple[str, ...] = ()
-    """Why other arrays of the file are no items."""
+    """Why it is skipped, if it is."""
+    ignored: tuple[str, ...] = ()
+    """Why other arrays of the file are not items."""
     version: Version | None = None
-    """Of the file, when it was opened."""
+    """Version of the file when it was opened."""
 
     @property
     def label(self) -> str:
@@ -65,15 +65,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Version:
-    """By which a change of a file is noticed."""
+    """Identifies a version of a file, to detect changes."""
 
     size: int
     time: int
-    """Of the last change, in nanoseconds."""
+    """Time of the last change, in nanoseconds."""
 
     @staticmethod
     def of(path: Path) -> Version:
-        """The version that is there now."""
+        """The current version."""
         facts = path.stat()
         return Version(facts.st_size, facts.st_mtime_ns)
 
@@ -91,9 +91,9 @@ class Items:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was passed over, the first few."""
-        found = [f"passed over: {reason}" for part in self.parts for reason in part.passed_over]
-        more = [f"passed over: {len(found) - _SHOWN} more arrays"] if len(found) > _SHOWN else []
+        """The first few inputs that were ignored."""
+        found = [f"ignored: {reason}" for part in self.parts for reason in part.ignored]
+        more = [f"ignored: {len(found) - _SHOWN} more arrays"] if len(found) > _SHOWN else []
         return (*found[:_SHOWN], *more)
 
     def part_of(self, item: int) -> int:
@@ -117,7 +117,7 @@ class Items:
         return found
 
     def fingerprint(self) -> str:
-        """A digest of names, sizes and times of change: tells whether these are the files of an earlier run."""
+        """A digest of names, sizes and times of change: identifies the files of an earlier run."""
         digest = hashlib.sha256()
         for part in self.parts:
             version = part.version or Version.of(part.path)
@@ -125,12 +125,12 @@ class Items:
         return digest.hexdigest()
 
     def changed(self) -> list[Path]:
-        """The files that are no longer what they were when they were opened."""
+        """The files that changed since they were opened."""
         versions = {part.path: part.version for part in self.parts if part.version is not None}
         return [path for path, version in versions.items() if not path.exists() or Version.of(path) != version]
 
     def changes(self) -> tuple[str, ...]:
-        """A note on such files, for the end of a job: what was read of them was the version at its start."""
+        """A note on changed files for the end of a job, whose results are of the version at its start."""
         changed = self.changed()
         more = f" and {len(changed) - 1} more files" if len(changed) > 1 else ""
         return tuple(
@@ -149,7 +149,7 @@ class Items:
             _refuse_changed(part)
             values = self._values(part, first, last)
             _refuse_changed(part)
-        except Unreadable as problem:  # whatever else goes wrong is not the file's fault: stop, and go on later
+        except Unreadable as problem:  # any other error is not due to the file: stop, to resume later
             return [Loaded(name, None, str(problem)) for name in names]
         except BaseException:
             self._move_to(None)
@@ -160,9 +160,9 @@ class Items:
         if part.problem:
             raise Unreadable(part.problem)
         if part.array is None or part.layout is None:
-            picture = self.expected.picture
-            assert picture is not None, "checked when the file was opened"
-            return decode(part.path, picture)[None]
+            spec = self.expected.image
+            assert spec is not None, "checked when the file was opened"
+            return decode(part.path, spec)[None]
         self._move_to(part.array)
         with reading(part.path, "an array"):
             block = part.array.rows(first, last) if part.layout.batched else part.array.whole()[None]
@@ -170,7 +170,7 @@ class Items:
         return part.layout.to_items(values, self.expected.shape)
 
     def _move_to(self, array: Array | None) -> None:
-        """Keep one file open at most, and the place in one of its arrays."""
+        """Keep at most one file open, and the position in one of its arrays."""
         left = self._reading
         if left is not None and left is not array:
             left.close()
@@ -188,9 +188,9 @@ def open_items(
 ) -> Items:
     """The items of files and folders, in the order given, folders by name.
 
-    Only heads of files are read. Files that cannot be used are refused here, before any work; with ``skip`` they stay
-    in the list and say so when they are read. ``arrays.npz:key`` means one array of a file. What lies in the folder
-    ``without`` is passed over: results may go into a folder inside the inputs.
+    Only headers are read. Unusable files raise an error here, before any work; with ``skip`` they stay in the list and
+    fail when they are read. ``arrays.npz:key`` means one array of a file. Files in the folder ``without`` are ignored, so
+    that results may go into a folder inside the inputs.
     """
     if not inputs:
         raise ValueError("no input: give files or folders")
@@ -213,10 +213,10 @@ def open_items(
 
 
 def _refuse_changed(part: Part) -> None:
-    """Rows of two versions of a file must not end up in one result."""
+    """Raise if a file changed, because a result must not mix two versions."""
     if part.version is not None and Version.of(part.path) != part.version:
         raise Unreadable(
-            f"{part.path} has changed since the job began, so that this item may belong to another version than the others: "
+            f"{part.path} has changed since the job began, so this item may belong to another version: "
             "recover the file again, into another `out`"
         )
 
@@ -232,22 +232,22 @@ def _parts(file: Named, expected: Expected) -> list[Part]:
     path, suffix = file.path, file.path.suffix.lower()
     if suffix in ARRAY_ENDINGS:
         return _array_parts(file, expected)
-    wanted = expected.picture
-    if wanted is None and len(expected.signal) == 1:
+    spec = expected.image
+    if spec is None and len(expected.signal) == 1:
         raise Unreadable(
-            f"{path} is a picture, but the generator makes flat signals of {expected.signal[0]} values: end it with "
+            f"{path} is an image, but the generator makes flat signals of {expected.signal[0]} values: end it with "
             "nn.Unflatten(1, (channels, height, width)), or give an array"
         )
-    if wanted is None:
+    if spec is None:
         raise Unreadable(
-            f"{path} is a picture, but items of shape {expected.shape} are expected: give an array, or `simulate=True` to "
-            "measure the picture first"
+            f"{path} is an image, but items of shape {expected.shape} are expected: give an array, or `simulate=True` to "
+            "measure the image first"
         )
-    return [Part(path, file.output[: -len(suffix)] + WRITTEN_AS[suffix], 1, deep=check_file(path, wanted))]
+    return [Part(path, file.output[: -len(suffix)] + WRITTEN_AS[suffix], 1, deep=check_file(path, spec))]
 
 
 def _array_parts(file: Named, expected: Expected) -> list[Part]:
-    """The arrays of a file that can be items; what else lies there, such as labels, is passed over, unless it was named."""
+    """The arrays of a file that can be items; others, such as labels, are ignored unless named."""
     parts: list[Part] = []
     misfits: list[str] = []
     with open_arrays(file.path, file.keys) as arrays:
@@ -260,15 +260,15 @@ def _array_parts(file: Named, expected: Expected) -> list[Part]:
                 misfits.append(str(problem))
     if not parts:
         raise Misfit(misfits[0])
-    parts[0] = replace(parts[0], passed_over=tuple(misfits))
+    parts[0] = replace(parts[0], ignored=tuple(misfits))
     return parts
 
 
 def _flat_hint(shape: Shape, expected: Expected) -> str:
-    """What to do where pictures meet a generator of as many values in a row."""
-    for picture in (shape, shape[1:]):
-        if len(picture) > 1 and expected.shape == expected.signal == (math.prod(picture),):
-            form = picture if len(picture) > 2 else (1, *picture)
+    """Advice if images are given to a generator of flat signals with as many values."""
+    for image_shape in (shape, shape[1:]):
+        if len(image_shape) > 1 and expected.shape == expected.signal == (math.prod(image_shape),):
+            form = image_shape if len(image_shape) > 2 else (1, *image_shape)
             return (
                 f" The generator makes flat signals of {expected.shape[0]} values: end it with nn.Unflatten(1, {form})"
             )
@@ -289,7 +289,7 @@ def _array_part(path: Path, output: str, array: Array, expected: Expected) -> Pa
         raise Unreadable(f"{name} holds complex numbers, expected real ones: take the real part or the modulus")
     if expected.complex_too and not probe.is_complex():
         raise Unreadable(
-            f"{name} holds real numbers, expected complex measurements: `simulate=True` measures pictures first"
+            f"{name} holds real numbers, expected complex measurements: `simulate=True` measures images first"
         )
     return Part(path, output, array.shape[0] if layout.batched else 1, array, layout)
 

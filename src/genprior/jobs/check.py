@@ -18,12 +18,12 @@ from genprior._files import add_folder, make_folder, write_atomically
 from genprior.checks.budget import Budget
 from genprior.checks.generator import check_within
 from genprior.checks.report import Finding, Report
-from genprior.files.pictures import encode
+from genprior.files.images import encode
 from genprior.generators import Generator
 from genprior.generators.jacobian import OnlyGradients
 from genprior.generators.spectrum import MOST_BYTES, jacobian_bytes, singular_values
 from genprior.jobs.settings import Source
-from genprior.models.ranges import Range, makes_pictures
+from genprior.models.ranges import Range, makes_images
 from genprior.report.sheets import contact_sheet, stretched
 from genprior.report.signals import signal_sheet
 
@@ -149,7 +149,7 @@ def write_samples(
     add_folder(out / _FOLDER)
     sheet = out / f"{_FOLDER}.png"
     signals = _drawn(generator, count, seed, Budget(seconds))
-    images = makes_pictures(generator.signal_shape)
+    images = makes_images(generator.signal_shape)
     if images and _in_unit_range(signals):
         for number, image in enumerate(signals):
             encode(image, out / _FOLDER / f"{number:02d}.png")
@@ -189,7 +189,7 @@ def _in_unit_range(signals: Tensor) -> bool:
 def _image_values(generator: Generator, seed: int, budget: Budget, *, kept: bool) -> Finding:
     """Image-shaped signals should have values that image files can hold, unless the range is ``keep``."""
     law = "values fit images in [0, 1]"
-    if not makes_pictures(generator.signal_shape):
+    if not makes_images(generator.signal_shape):
         return Finding(law, True, f"signals of shape {generator.signal_shape} are not images")
 
     def examine() -> Finding:
@@ -296,7 +296,7 @@ def _rate(call: Callable[[], object], seconds: float) -> float:
 
 def _command(source: Source, generator: Generator, samples: Path | None) -> str:
     """The suggested command takes undamaged signals and simulates measurements, so that it reports the true error."""
-    own = "pictures/" if makes_pictures(generator.signal_shape) else "signals.npy"
+    own = "pictures/" if makes_images(generator.signal_shape) else "signals.npy"
     inputs = own if samples is None else str(samples / _FOLDER)
     words = ["genprior", "recover", inputs, "--generator", source.generator]
     words += [] if source.weights is None else ["--weights", source.weights]

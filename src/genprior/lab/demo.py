@@ -37,11 +37,11 @@ class DemoRun:
 
 @dataclass(frozen=True)
 class Demo:
-    """Truth, what the measurements alone show, and the runs."""
+    """Truth, back-projection and runs."""
 
     truth: Tensor
     kind: str
-    """``"test"``: digits that the generator never saw; ``"range"``: digits that it made itself."""
+    """``"test"``: digits not used in training; ``"range"``: digits from the generator."""
     backprojection: Tensor
     measurements: int
     seconds: float
@@ -86,7 +86,7 @@ def run_demo(
     digits = _truth(generator, truth, _validate.whole("pictures", pictures), seed)
     y = operator(digits)
     problem = Problem(generator, loss=LeastSquares(operator, y))
-    solve(problem, Adam(), stop=MaxSteps(3), progress=False)  # the first passes of a process are slow: nobody pays them
+    solve(problem, Adam(), stop=MaxSteps(3), progress=False)  # warm-up: the first passes of a process are slow
     runs = []
     for name, solver in demo_solvers().items():
         announce(name)

@@ -54,8 +54,8 @@ def measure_overhead(
 ) -> Overhead:
     """Time ``ExactADMM`` on Gaussian measurements against the bare module, in turns, from the same latents.
 
-    A solve of ``2 steps`` iterations minus one of none is the time of the iterations, free of what happens once (the
-    start). Everything that a user gets is on: history, best iterate, stopping.
+    A solve of ``2 steps`` iterations minus one of none is the time of the iterations, without
+    the start. All default features are on: history, best iterate, stopping.
     """
     _validate.whole("repeats", repeats)
     z = generator.sample_latent(batch, seed=seed + 1)
@@ -74,7 +74,7 @@ def measure_overhead(
         everything, result = _solved(problem, z, 2 * steps)
         after_it = _bare_seconds(module, z, steps)
         bare.append((before_it + after_it) / (2 * steps))
-        passes = ((result.forwards - 1) / (2 * steps), result.backwards / (2 * steps))  # but for the start
+        passes = ((result.forwards - 1) / (2 * steps), result.backwards / (2 * steps))  # except at the start
         full.append((everything - nothing) / (2 * steps))
         ratios.append(full[-1] / bare[-1])
     quartiles = statistics.quantiles(ratios, n=4) if repeats > 1 else [ratios[0]] * 3
@@ -94,7 +94,7 @@ def measure_overhead(
 
 
 def overhead_cases(repeats: int = 15, *, seed: int = 0, device: str = "cpu") -> list[Overhead]:
-    """The two cases that are reported: a DCGAN-size generator, and an MLP small enough for the bookkeeping to show."""
+    """The two cases that are reported: a DCGAN-size generator, and an MLP small enough for the overhead to show."""
     return [
         measure_overhead(random_dcgan(seed=seed, device=device), name="dcgan", repeats=repeats, steps=10, seed=seed),
         measure_overhead(random_mlp(seed=seed, device=device), name="mlp", repeats=4 * repeats, steps=200, seed=seed),

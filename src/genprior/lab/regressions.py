@@ -1,4 +1,4 @@
-"""Many small regressions at once: how far the minimiser over the range is from the true weights, beside the bound.
+"""Many small regressions at once: how far the minimiser over the range is from the true weights, compared with the bound.
 
 Inputs are uniform on the sphere of radius ``sqrt(3)``, so that ``E x x^T = I`` and the population risk has ``zeta = 1``.
 The true weights lie on a curve, the range of a generator with one latent; noise is uniform. The minimiser of the empirical
@@ -23,7 +23,7 @@ _GRID = 4001
 
 @dataclass(frozen=True)
 class Regressions:
-    """What came out, one number per regression."""
+    """Results, one number per regression."""
 
     samples: int
     error: Tensor

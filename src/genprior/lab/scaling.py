@@ -34,7 +34,7 @@ SOLVERS: dict[str, Choice] = {
 
 @dataclass(frozen=True)
 class Point:
-    """One size: what varies, and what an iteration costs there."""
+    """One size, and the cost of an iteration."""
 
     batch: int
     latent: int
@@ -44,7 +44,7 @@ class Point:
     step_seconds: dict[str, float]
     """One iteration, per solver; medians of interleaved repeats."""
     state_bytes: dict[str, int]
-    """What a solver keeps per item between iterations, beside the generator's own graph."""
+    """A solver's state per item between iterations, without the generator's graph."""
 
 
 def batch_sizes(sizes: tuple[int, ...] = BATCHES, *, repeats: int = 3, device: str = "cpu") -> list[Point]:
@@ -54,7 +54,7 @@ def batch_sizes(sizes: tuple[int, ...] = BATCHES, *, repeats: int = 3, device: s
 
 
 def latent_sizes(sizes: tuple[int, ...] = LATENTS, *, repeats: int = 3, device: str = "cpu") -> list[Point]:
-    """A DCGAN-size generator of 28 x 28 pictures with random weights, 20 items."""
+    """A DCGAN-size generator of 28 x 28 images with random weights, 20 items."""
     return [measure_point(random_dcgan(size, 32, device=device), 20, repeats) for size in sizes]
 
 
@@ -93,7 +93,7 @@ def _problem(generator: Generator, batch: int) -> Problem:
 
 
 def _iteration_seconds(problem: Problem, solver: Choice, z: torch.Tensor, steps: int) -> float:
-    """A solve of ``2 steps`` iterations minus one of none: free of what happens once."""
+    """A solve of ``2 steps`` iterations minus one of none: without the start."""
 
     def run(count: int) -> None:
         solve(problem, solver, z0=z, stop=MaxSteps(count), tolerance=0, patience=10**9, progress=False)

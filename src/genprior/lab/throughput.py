@@ -1,4 +1,4 @@
-"""How fast the training of a generator is, and what makes it so."""
+"""The speed of training a generator, and the effect of each optimisation."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import torch
 
 from genprior import _validate
-from genprior.training.data import Pictures
+from genprior.training.data import ImageSet
 from genprior.training.draw import Draw
 from genprior.training.task import Devices
 from genprior.training.wgan import Wgan, WganSettings
 
-_STEP = 100  # past the first steps, in which the critic learns ahead
+_STEP = 100  # past the first steps, which train the critic longer
 
 
 @dataclass(frozen=True)
@@ -31,18 +31,18 @@ class Variant:
 
 @dataclass(frozen=True)
 class Throughput:
-    """What a variant achieves; medians of interleaved repeats."""
+    """The speed of a variant; medians of interleaved repeats."""
 
     variant: Variant
     step_seconds: float
     """One generator step of WGAN-GP with its critic steps and its anchor."""
     pictures_per_second: float
     speedup: float
-    """Over the first variant, in pictures per second, median of ratios measured side by side."""
+    """Over the first variant, in images per second, median of ratios measured side by side."""
 
 
 def variants(threads: int) -> list[Variant]:
-    """From the plainest to what ``genprior train mnist`` does, one change at a time."""
+    """From the plainest variant to that of ``genprior train mnist``, one change at a time."""
     return [
         Variant("plain: critic as wide as the generator", 1, 64, False, False, 64),
         Variant(f"{threads} threads", threads, 64, False, False, 64),
@@ -74,7 +74,7 @@ def measure_throughput(repeats: int = 5, *, width: int = 64, threads: int | None
 
 def _task(variant: Variant, width: int) -> Wgan:
     random = torch.Generator().manual_seed(0)
-    noise = Pictures("noise", torch.randint(256, (512, 1, 28, 28), generator=random, dtype=torch.uint8))
+    noise = ImageSet("noise", torch.randint(256, (512, 1, 28, 28), generator=random, dtype=torch.uint8))
     settings = WganSettings(width=width, critic_width=variant.critic_width * width // 64 or 1, batch=variant.batch)
     layout = torch.channels_last if variant.channels_last else torch.contiguous_format
     return Wgan(settings, noise, seed=0, layout=layout, fused=variant.fused)

@@ -1,4 +1,4 @@
-"""Measures of the best iterate, step by step: the error against a known truth above all; only experiments have a truth."""
+"""Measures of the best iterate, step by step: mainly the error against a known truth, which only experiments have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from genprior.result import Result
 from genprior.stopping import View
 
 Measure = Callable[[Tensor, Tensor], Tensor]
-"""Signals of some items, and the items' numbers, to one number each."""
+"""Signals of some items, and their indices, to one number per item."""
 
 
 _Row = tuple[float, int, Tensor, dict[str, Tensor]]
@@ -21,7 +21,7 @@ _Row = tuple[float, int, Tensor, dict[str, Tensor]]
 
 @dataclass(frozen=True)
 class Course:
-    """How measures of the best iterate (by objective, as a user would pick it) went on; on the CPU."""
+    """Measures of the best iterate (by objective) over the run; on the CPU."""
 
     seconds: Tensor
     """``(T,)``, without the time spent on recording."""
@@ -43,7 +43,7 @@ class Recorder:
         self._rows: list[_Row] = []
 
     def __call__(self, view: View) -> None:
-        """Note one step."""
+        """Record one step."""
         objective = view.state.objective
         for restart in range(view.per_item):
             here = view.restarts == restart
@@ -59,7 +59,7 @@ class Recorder:
         self._rows.append(_row(view.seconds, view.forwards + view.backwards, self._best, self._values))
 
     def course(self, result: Result) -> Course:
-        """What was recorded, with the result in place of the last step."""
+        """The record, with the result in place of the last step."""
         items = torch.arange(len(result.signal), device=result.signal.device)
         ends = {name: measure(result.signal, items) for name, measure in self._measures.items()}
         end = _row(result.seconds, result.forwards + result.backwards, result.objective, ends)
@@ -74,7 +74,7 @@ class Recorder:
 
 @dataclass(frozen=True)
 class Trace:
-    """How the error of the best iterate (by objective, as a user would pick it) went on."""
+    """The error of the best iterate (by objective) over the run."""
 
     seconds: Tensor
     """``(T,)``, without the time spent on recording."""
@@ -107,7 +107,7 @@ class ErrorRecorder(Recorder):
         super().__init__({"error": relative_error(truth)}, truth.flatten(1)[:, 0])
 
     def trace(self, result: Result) -> Trace:
-        """What was recorded, and the result."""
+        """The record, and the result."""
         course = self.course(result)
         return Trace(course.seconds, course.passes, course.measures["error"], course.objectives)
 
@@ -119,5 +119,5 @@ def relative_error(truth: Tensor) -> Measure:
 
 
 def _row(seconds: float, passes: int, best: Tensor, values: dict[str, Tensor]) -> _Row:
-    """A record that later changes do not touch."""
+    """A copy that later changes do not affect."""
     return seconds, passes, best.clone(), {name: value.clone() for name, value in values.items()}

@@ -1,4 +1,4 @@
-"""Small wrappers that bring a third-party network to our contract: one argument, values in [0, 1]."""
+"""Small wrappers that adapt a third-party network: one argument, values in [0, 1]."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class Labelled(nn.Module):
-    """A conditional network ``module(z, label)`` with the class fixed: a whole number per item, ``(B,)``."""
+    """A conditional network ``module(z, label)`` with the class fixed: an integer per item, ``(B,)``."""
 
     def __init__(self, module: nn.Module, label: int) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ from genprior.files.limits import LARGEST_INDEX, check_archive, readable
 _SAVED = b"PK\x03\x04"
 _PICKLE = "/data.pkl"
 _OLD_PICKLES = 4
-"""With which files of old versions of torch begin: a number, a version, facts on the machine, and the names."""
+"""Pickles at the start of files of old versions of torch: magic number, version, system information, names."""
 _COSTLY = (
     "bytearray",
     "_rebuild_device_tensor_from_cpu_tensor",
@@ -24,11 +24,11 @@ _COSTLY = (
     "_rebuild_sparse_tensor",
     "_rebuild_wrapper_subclass",
 )
-"""What torch allows in files, and makes gigabytes of a few bytes. No weights need it."""
+"""Names that torch allows and that can expand a few bytes to gigabytes. No weights need them."""
 
 
 def check_saved(path: Path) -> None:
-    """Refuse a file that becomes much more than it is when torch reads it; what is damaged is left to torch."""
+    """Raise if reading a file would expand it far beyond its size; damaged files are left to torch."""
     with path.open("rb") as file:
         zipped = file.read(len(_SAVED)) == _SAVED
         if zipped:
@@ -39,7 +39,7 @@ def check_saved(path: Path) -> None:
 
 
 def check_records(file: IO[bytes], path: Path) -> None:
-    """Refuse packed, overlapping or innumerable records; torch stores numbers as they are and packs only code."""
+    """Raise for compressed, overlapping or too many records; torch compresses only code."""
     with reading(path, "a file of torch"):
         check_archive(file, path)
         with zipfile.ZipFile(file) as archive:
@@ -48,8 +48,8 @@ def check_records(file: IO[bytes], path: Path) -> None:
     packed = sum(entry.file_size for entry in entries if entry.file_size != entry.compress_size)
     if packed > LARGEST_INDEX or unpacked - packed > file.seek(0, io.SEEK_END):
         raise Unreadable(
-            f"{path} holds {readable(unpacked)}, more than its size allows (packed or overlapping records): "
-            "save it anew with torch"
+            f"{path} holds {readable(unpacked)}, more than its size allows (compressed or overlapping records): "
+            "save it again with torch"
         )
 
 
@@ -67,12 +67,12 @@ def _pickled_names(file: IO[bytes], zipped: bool) -> Iterator[str]:
                 yield from _globals(file)
     except Unreadable:
         raise
-    except Exception:  # damaged in one of many ways: torch says what is wrong
+    except Exception:  # damaged: torch reports what is wrong
         return
 
 
 def _globals(file: IO[bytes]) -> Iterator[str]:
-    """The unpickler of torch knows only this way to name a function."""
+    """Torch's unpickler supports no other way to name a function."""
     for operation, argument, _ in pickletools.genops(file):
         if operation.name == "GLOBAL":
             yield str(argument)

@@ -43,19 +43,19 @@ def load_generator(name: str | Path = "mnist", *, device: torch.device | str = "
 
 
 def store_preconditioner(path: Path, points: int = 256) -> None:
-    """Estimate the preconditioner of the generator in a file and keep it there, so that no run needs passes for it."""
+    """Estimate the generator's preconditioner and store it in its file, to save every run the passes for it."""
     add_extras(path, {"metric": mean_gram(load_generator(path), points)})
 
 
 def load_classifier(name: str | Path = "mnist", *, device: torch.device | str = "cpu") -> ConvClassifier:
-    """A trained classifier of pictures ``(B, 1, 28, 28)`` in [0, 1]; gives logits. A bundled name or a path; on ``device``."""
+    """A trained classifier of images ``(B, 1, 28, 28)`` in [0, 1]; gives logits. A bundled name or a path; on ``device``."""
     module = _load(name, "classifier", CLASSIFIERS, device).module
     assert isinstance(module, ConvClassifier)
     return module
 
 
 def load_encoder(name: str | Path = "mnist", *, device: torch.device | str = "cpu") -> Encoder:
-    """A trained encoder of pictures into latents of the generator of the same name: a warm start for ``solve(z0=...)``.
+    """A trained encoder of images into latents of the generator of the same name: a warm start for ``solve(z0=...)``.
 
     A bundled name or a path; on ``device``.
     """
@@ -70,7 +70,7 @@ def card(name: str, role: str = "generator") -> str:
 
 
 def bundled_path(name: str, role: str) -> Path:
-    """Where the file of a bundled network is."""
+    """Path of the file of a bundled network."""
     path = FOLDER / f"{name}-{role}.safetensors"
     if not path.is_file():
         there = sorted(file.stem.removesuffix(f"-{role}") for file in FOLDER.glob(f"*-{role}.safetensors"))
@@ -82,7 +82,7 @@ def bundled_path(name: str, role: str) -> Path:
 
 
 def has_bundled(name: str, role: str) -> bool:
-    """Whether a network of this name comes with the package."""
+    """Whether a network of this name is bundled."""
     return (FOLDER / f"{name}-{role}.safetensors").is_file()
 
 
@@ -92,7 +92,7 @@ def find(name: str | Path, role: str) -> Path:
 
 
 def latent_from(description: dict[str, float]) -> LatentDistribution:
-    """The latent distribution as a file describes it."""
+    """The latent distribution described in a file."""
     if "radius" in description:
         return TruncatedNormal(radius=description["radius"], scale=description.get("scale", 1.0))
     return Normal(scale=description.get("scale", 1.0))
@@ -103,12 +103,10 @@ def _load(name: str | Path, role: str, kinds: Iterable[str], device: torch.devic
         raise TypeError(f"name must be the name of a bundled {role} or a path, got {name!r}")
     saved = load_network(find(name, role), device)
     if saved.kind not in kinds:
-        raise ValueError(
-            f"{name} holds a {saved.kind}, not a network of the kind {role!r}: use the loader that fits it"
-        )
+        raise ValueError(f"{name} holds a {saved.kind}, not a network of type {role!r}: use the matching loader")
     return saved
 
 
 def _is_path(name: str | Path) -> bool:
-    """A plain word is the name of a bundled network, whatever lies in the working folder."""
+    """A plain word names a bundled network, even if a file of that name exists."""
     return isinstance(name, Path) or name.endswith(".safetensors") or Path(name).name != name

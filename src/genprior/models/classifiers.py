@@ -1,4 +1,4 @@
-"""A standard convolutional classifier of 28 x 28 pictures."""
+"""A standard convolutional classifier of 28 x 28 images."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from genprior import _validate
 
 
 class ConvClassifier(nn.Module):
-    """Pictures ``(B, 1, 28, 28)`` in [0, 1] to logits ``(B, classes)``: two convolutions with pooling, two dense layers."""
+    """Images ``(B, 1, 28, 28)`` in [0, 1] to logits ``(B, classes)``: two convolutions with pooling, two dense layers."""
 
     def __init__(self, classes: int = 10, width: int = 32, hidden: int = 256) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Critics: stacks of strided convolutions down to 4 x 4, for pictures of 28 x 28 or 64 x 64."""
+"""Critics: stacks of strided convolutions down to 4 x 4, for images of 28 x 28 or 64 x 64."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from genprior import _validate
 
 
 class Critic(nn.Sequential):
-    """One number per picture; no normalisation, which the gradient penalty (one per item) does not allow."""
+    """One number per image; no normalisation, which the gradient penalty (one per item) does not allow."""
 
     def __init__(self, signal_shape: Sequence[int] = (1, 28, 28), width: int = 64) -> None:
         super().__init__(*halving(signal_shape, width, outputs=1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Pictures ``(B, channels, side, side)`` to ``(B,)``."""
+        """Images ``(B, channels, side, side)`` to ``(B,)``."""
         value: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
         return value.squeeze(1)
 
@@ -27,7 +27,7 @@ def halving(signal_shape: Sequence[int], width: int, outputs: int) -> list[nn.Mo
     channels, side, across = _validate.shape("signal_shape", signal_shape)
     _validate.whole("width", width)
     if side != across:
-        raise ValueError(f"signal_shape must be square pictures (channels, side, side), got {tuple(signal_shape)}")
+        raise ValueError(f"signal_shape must be square images (channels, side, side), got {tuple(signal_shape)}")
     layers: list[nn.Module] = []
     inside, outside = channels, width
     while side > 4:

@@ -1,4 +1,4 @@
-"""Encoders: from a picture to its latent."""
+"""Encoders: from an image to its latent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from genprior.models.critics import halving
 
 
 class Encoder(nn.Module):
-    """A picture's latent: where to start a search. Gives the mean; ``gaussian`` gives the whole Gaussian."""
+    """The latent of an image, for warm starts. Returns the mean; ``gaussian`` returns mean and deviation."""
 
     def __init__(self, signal_shape: Sequence[int] = (1, 28, 28), latent: int = 128, width: int = 32) -> None:
         super().__init__()
@@ -21,11 +21,11 @@ class Encoder(nn.Module):
         self.trunk = nn.Sequential(*halving(signal_shape, width, outputs=2 * latent))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Pictures ``(B, channels, side, side)`` to latents ``(B, latent)``."""
+        """Images ``(B, channels, side, side)`` to latents ``(B, latent)``."""
         _validate.batch("x", x, self.signal_shape)
         return self.gaussian(x)[0]
 
     def gaussian(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and logarithm of the deviation of the latent, given the picture."""
+        """Mean and log standard deviation of the latent, given the image."""
         mean, deviation = self.trunk(x).chunk(2, dim=1)
         return mean, deviation.clamp(-6.0, 2.0)

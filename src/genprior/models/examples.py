@@ -21,7 +21,7 @@ def random_mlp(
 ) -> Generator:
     """A two-layer ELU network with sigmoid output and random weights."""
     size = math.prod(signal_shape)
-    with torch.random.fork_rng(devices=[]):  # layers draw their first weights from torch's global generator
+    with torch.random.fork_rng(devices=[]):  # layers draw their initial weights from torch's global generator
         first, second = nn.Linear(latent, hidden), nn.Linear(hidden, size)
     layers = nn.Sequential(first, nn.ELU(), second, nn.Sigmoid(), nn.Unflatten(1, signal_shape))
     module = _randomised(layers, seed, gain=1.5).to(device)
@@ -29,7 +29,7 @@ def random_mlp(
 
 
 def random_dcgan(latent: int = 128, width: int = 64, *, seed: int = 0, device: torch.device | str = "cpu") -> Generator:
-    """A :class:`ConvGenerator` with random weights: the size of the real thing, no training."""
+    """A :class:`ConvGenerator` with random weights: realistic size, no training."""
     with torch.random.fork_rng(devices=[]):
         module = ConvGenerator(latent, width)
     network = _randomised(module, seed, gain=2.0).to(device)
@@ -37,7 +37,7 @@ def random_dcgan(latent: int = 128, width: int = 64, *, seed: int = 0, device: t
 
 
 class SoftDiscs(nn.Module):
-    """Pictures of soft discs: each has two latents for its place, one for its size, one for its brightness."""
+    """Images of soft discs: each has two latents for its place, one for its size, one for its brightness."""
 
     rows: Tensor
     columns: Tensor
@@ -51,7 +51,7 @@ class SoftDiscs(nn.Module):
         self.register_buffer("columns", ticks.reshape(1, 1, 1, side))
 
     def forward(self, z: Tensor) -> Tensor:
-        """Latents ``(B, 4 discs)`` to pictures ``(B, 1, side, side)`` with values in [0, 1]."""
+        """Latents ``(B, 4 discs)`` to images ``(B, 1, side, side)`` with values in [0, 1]."""
         across, down, size, light = z.reshape(len(z), self.discs, 4, 1, 1).unbind(dim=2)
         distance = (self.rows - 0.6 * torch.tanh(down)) ** 2 + (self.columns - 0.6 * torch.tanh(across)) ** 2
         radius = 0.25 + 0.15 * torch.tanh(size)
@@ -72,7 +72,7 @@ def _randomised(module: nn.Module, seed: int, gain: float) -> nn.Module:
         if parameter.ndim == 1:
             nn.init.zeros_(parameter)
         else:
-            # Inputs that meet in one output: a stride of two in both directions uses a quarter of the kernel at a time.
+            # Inputs per output: a stride of two in both directions uses a quarter of the kernel at a time.
             fan = parameter[0].numel() if parameter.ndim == 2 else parameter.shape[0] * parameter[0, 0].numel() / 4
             nn.init.normal_(parameter, std=gain / math.sqrt(fan), generator=random)
     return module

@@ -1,4 +1,4 @@
-"""Bring your own generator: a bundled name, a file of ``genprior train``, Python code, TorchScript."""
+"""Opens a generator: a bundled name, a file of ``genprior train``, Python code, TorchScript."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def open_generator(
     label: int | None = None,
     device: torch.device | str = "cpu",
 ) -> Generator:
-    """A generator from what the user has; one of images has values in [0, 1].
+    """Open a generator; one of images is mapped to [0, 1].
 
     Parameters
     ----------
@@ -53,15 +53,15 @@ def open_generator(
         for a function: ``.safetensors``, or ``.pt`` with a state dictionary, ``checkpoint.pt:g_ema`` for one of several.
         Files with pickled code are refused.
     latent_shape, signal_shape
-        of one item; where they are not given they are inferred from the module.
+        of one item; inferred from the module if not given.
     signal_range
-        bounds of the values that the module gives, which are mapped to [0, 1]; ``"keep"`` leaves them as they are. By
-        default samples of a module that makes images, of 1 or 3 channels, decide: values in [-1, 1], those of a tanh, are
-        recognised and mapped, values in no usual range are left. Signals of other shapes are left as they are.
+        bounds of the module's values, which are mapped to [0, 1]; ``"keep"`` leaves the values unchanged. By default the
+        range is detected from samples if the module makes images of 1 or 3 channels: values in [-1, 1], as of a tanh, are
+        mapped; other ranges and signals of other shapes are left unchanged.
     label
-        the class, for a conditional module ``module(z, label)``, which gets a whole number for each item.
+        the class, for a conditional module ``module(z, label)``, which receives an integer for each item.
     device
-        where it works.
+        where it runs.
 
     Examples
     --------
@@ -91,7 +91,7 @@ def open_with_notes(
     device: torch.device | str = "cpu",
     seconds: float | None = None,
 ) -> Opened:
-    """What :func:`open_generator` does, with notes on what was inferred.
+    """As :func:`open_generator`, with notes on what was inferred.
 
     ``seconds`` bounds the time in which samples are drawn to find the range of the values.
     """
@@ -116,7 +116,7 @@ def open_with_notes(
         return wanted.adapt(load_program(Path(text)), device)
     if wanted != _Wanted(seconds=seconds):
         raise ValueError(
-            f"{text!r} knows its shapes and range, and takes no label: leave out the latent shape, the signal shape, the "
+            f"{text!r} has its own shapes and range, and takes no label: leave out the latent shape, the signal shape, the "
             "range and the label"
         )
     if Path(text).suffix.lower() == ".py":
@@ -125,9 +125,9 @@ def open_with_notes(
 
 
 def source_digest(spec: str | Path, weights: str | Path | None = None, generator: Generator | None = None) -> str:
-    """A digest of what a generator comes from: code, program, weights; and of the numbers in it, where it is given.
+    """A digest of a generator's sources: code, program, weights; and of its parameters, if ``generator`` is given.
 
-    Code that the named file imports does not count.
+    Imported code is not included.
     """
     digest = hashlib.sha256()
     for path in (_origin(spec), None if weights is None else split_key(Path(weights))[0]):
@@ -147,12 +147,12 @@ def _origin(spec: str | Path) -> Path | None:
     return Path(text) if Path(text).suffix.lower() in SCRIPT_ENDINGS else find(spec, "generator")
 
 
-_ASSUMED = "latents taken as normal: for others let the function return a gp.Generator with its latent distribution"
+_ASSUMED = "latents assumed standard normal: for another distribution let the function return a gp.Generator with it"
 
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What the user said about the module; the rest is inferred."""
+    """What the user declared about the module; the rest is inferred."""
 
     latent_shape: tuple[int, ...] | None = None
     signal_shape: tuple[int, ...] | None = None

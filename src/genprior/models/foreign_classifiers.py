@@ -1,4 +1,4 @@
-"""Bring your own classifier: a bundled name, a file of ``genprior train``, Python code, TorchScript."""
+"""Opens a classifier: a bundled name, a file of ``genprior train``, Python code, TorchScript."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def open_classifier(
     signal_shape: tuple[int, ...],
     device: torch.device | str = "cpu",
 ) -> nn.Module:
-    """A classifier of pictures ``(B, *signal_shape)`` in [0, 1] that gives logits ``(B, classes)``, in eval mode.
+    """A classifier of images ``(B, *signal_shape)`` in [0, 1] that gives logits ``(B, classes)``, in eval mode.
 
     Parameters
     ----------
@@ -30,9 +30,9 @@ def open_classifier(
     weights
         for a function: ``.safetensors``, or ``.pt`` with a state dictionary. Files with pickled code are refused.
     signal_shape
-        of one picture: it is tried on two of them.
+        of one image: it is tried on two of them.
     device
-        where it works.
+        where it runs.
 
     Examples
     --------
@@ -63,18 +63,18 @@ def _opened(text: str, weights: str | Path | None) -> nn.Module:
 
 
 def _check(classifier: nn.Module, spec: str, signal_shape: tuple[int, ...], device: torch.device | str) -> None:
-    """Two black pictures must give two rows of logits."""
+    """Two black images must give two rows of logits."""
     try:
         with torch.no_grad():
             logits = classifier(torch.zeros(2, *signal_shape, device=device))
     except (RuntimeError, ValueError) as problem:
         reason = str(problem).partition("\n")[0]
         raise ValueError(
-            f"the classifier {spec} fails on pictures of shape {signal_shape} ({reason}): it must take what the generator "
+            f"the classifier {spec} fails on images of shape {signal_shape} ({reason}): it must accept what the generator "
             "makes"
         ) from problem
     if not isinstance(logits, Tensor) or logits.ndim != 2 or logits.shape[0] != 2 or logits.shape[1] < 2:
         given = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise ValueError(
-            f"the classifier {spec} gives {given} for two pictures, expected (2, classes): one row of logits each"
+            f"the classifier {spec} gives {given} for two images, expected (2, classes): one row of logits each"
         )

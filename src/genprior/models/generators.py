@@ -10,15 +10,15 @@ from genprior import _validate
 
 
 class ConvGenerator(nn.Sequential):
-    """Latents ``(B, latent)`` to pictures ``(B, 1, 28, 28)`` in (0, 1): MNIST and Fashion-MNIST.
+    """Latents ``(B, latent)`` to images ``(B, 1, 28, 28)`` in (0, 1): MNIST and Fashion-MNIST.
 
     One fully connected layer and three transposed convolutions with 5 x 5 kernels, ELU between, sigmoid at the end: the
     layout of the MNIST experiment of Gulrajani et al., *Improved Training of Wasserstein GANs* (2017), with ELU for ReLU
     as Latorre et al. ask.
 
     The activations are C1 and strictly increasing, and up to the last layer the widths grow (at width 64: 128, 4096,
-    6272, 12544), as Proposition 1 demands. The last convolution gathers 12544 values in 784 pixels: there, as in every
-    convolutional generator of pictures with few channels, the proposition does not apply as it stands.
+    6272, 12544), as Proposition 1 requires. The last convolution maps 12544 values to 784 pixels: there, as in every
+    convolutional generator of images with few channels, the proposition does not apply.
     """
 
     def __init__(self, latent: int = 128, width: int = 64) -> None:
@@ -42,8 +42,8 @@ class ConvGenerator(nn.Sequential):
 class UpBlock(nn.Module):
     """``x -> up(mix(x)) + conv(elu(up-conv(elu(x))))``: twice the side, from ``inside`` to ``outside`` channels.
 
-    The transposed convolution has a 4 x 4 kernel and stride 2: every output sees as many inputs, so no checkerboard. The
-    last convolution starts at zero, so that a deep stack starts as its shortcuts and needs no normalisation.
+    The transposed convolution has a 4 x 4 kernel and stride 2: every output depends on equally many inputs, which avoids
+    checkerboards. The last convolution starts at zero: a deep stack starts as its shortcuts and needs no normalisation.
     """
 
     def __init__(self, inside: int, outside: int) -> None:
@@ -66,7 +66,7 @@ class UpBlock(nn.Module):
 
 
 class ResidualGenerator(nn.Sequential):
-    """Latents ``(B, latent)`` to pictures ``(B, channels, 64, 64)`` in (0, 1): CelebA and other colour pictures.
+    """Latents ``(B, latent)`` to images ``(B, channels, 64, 64)`` in (0, 1): CelebA and other colour images.
 
     A fully connected layer, four residual up-blocks (8, 8, 4, 2, 1 times ``width`` channels), one convolution; ELU, sigmoid.
 
@@ -92,5 +92,5 @@ class ResidualGenerator(nn.Sequential):
 
 
 def parameter_count(module: nn.Module) -> int:
-    """How many numbers a network has."""
+    """Number of parameters of a network."""
     return sum(parameter.numel() for parameter in module.parameters())

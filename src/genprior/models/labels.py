@@ -1,4 +1,4 @@
-"""Conditional networks: how a third-party network takes the class besides the latent."""
+"""Conditional networks: how a third-party network takes a class in addition to the latent."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _NAMES = ("y", "c", "cls", "label", "labels", "class_label", "class_labels", "cl
 
 
 def label_use(module: nn.Module) -> Literal["none", "optional", "needed"]:
-    """Whether ``forward`` takes, or needs, a class as its second argument besides the latent."""
+    """Whether ``forward`` takes, or needs, a class as a second argument after the latent."""
     if isinstance(module, torch.jit.ScriptModule):
         forward: Any = module.forward
-        second = forward.schema.arguments[2:3]  # the first one is the module itself
+        second = forward.schema.arguments[2:3]  # the first parameter is the module itself
         return _use([(a.name, a.has_default_value(), a.default_value) for a in second])
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = [p for p in inspect.signature(module.forward).parameters.values() if p.kind in plain]
@@ -47,7 +47,7 @@ def of_latent(module: nn.Module, label: int | None) -> tuple[nn.Module, str]:
 
 
 def label_hint(label: int) -> str:
-    """What to check where a conditional module does not run."""
+    """Advice if a conditional module does not run."""
     return (
         f"is the class label {label} in range? The module gets it as a whole number for each item: where it takes labels "
         "one-hot, give a function that returns a module which calls torch.nn.functional.one_hot"
@@ -55,12 +55,12 @@ def label_hint(label: int) -> str:
 
 
 def with_label(generator: Generator, label: int) -> Generator:
-    """The same conditional generator with another class; the weights are shared, the class of the given one stays."""
+    """The same conditional generator with another class; the weights are shared, the given generator keeps its class."""
     return generator.with_module(_relabelled(generator.module, _validate.whole("label", label, 0)))
 
 
 def check_labels(generator: Generator, labels: Iterable[int]) -> None:
-    """Raise where the generator does not run with one of these classes: each is tried once."""
+    """Try each class once; raise if the generator fails on it."""
     for label in sorted(set(labels)):
         other = with_label(generator, label)
         try:
@@ -71,7 +71,7 @@ def check_labels(generator: Generator, labels: Iterable[int]) -> None:
 
 
 def _relabelled(module: nn.Module, label: int) -> nn.Module:
-    """New wrappers around the same network: one that cannot be copied is shared, and so would be a class set inside."""
+    """New wrappers around the same network, which may not support copying; the class must not be shared."""
     if isinstance(module, Labelled):
         other: nn.Module = Labelled(module.module, label)
     elif isinstance(module, FromRange):
@@ -82,7 +82,7 @@ def _relabelled(module: nn.Module, label: int) -> nn.Module:
 
 
 def _use(second: list[tuple[str, bool, object]]) -> Literal["none", "optional", "needed"]:
-    """By name, whether there is a default, and the default. A truncation factor with the default 1 is no class."""
+    """By name, whether there is a default, and the default. A truncation factor with default 1 is not a class."""
     if not second:
         return "none"
     name, has_default, default = second[0]

@@ -35,9 +35,9 @@ def is_python(text: str) -> bool:
 
 
 def build_from_python(spec: str) -> Any:
-    """Call the function that ``my_model.py:build`` names, without arguments, and give what it returns.
+    """Call the function that ``my_model.py:build`` names, without arguments, and return its result.
 
-    A name that stands for a module itself gives that module.
+    A name of a module object returns that module.
     """
     place = spec.rpartition(":")[0]
     with on_sys_path(_folder(place)):
@@ -45,7 +45,7 @@ def build_from_python(spec: str) -> Any:
 
 
 def source_file(spec: str) -> Path | None:
-    """The file of the code that ``my_model.py:build`` or ``package.module:build`` names; None where there is none."""
+    """The file of the code that ``my_model.py:build`` or ``package.module:build`` names; None if there is none."""
     place = spec.rpartition(":")[0]
     if place.endswith(".py"):
         return Path(place)
@@ -55,13 +55,13 @@ def source_file(spec: str) -> Path | None:
 
 
 def load_program(path: Path) -> nn.Module:
-    """Read a TorchScript file; anything else is refused with what to do instead."""
+    """Read a TorchScript file; for anything else the error says what to do instead."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
     _check_program(path)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch announces its plans: nothing that the user can act on
+            warnings.simplefilter("ignore")  # deprecation warnings of torch that the user cannot act on
             return _scripted(path)
     except Unreadable:
         raise
@@ -71,7 +71,7 @@ def load_program(path: Path) -> nn.Module:
 
 
 def _check_program(path: Path) -> None:
-    """Refuse what is no sound TorchScript file, by what is inside and not by the ending."""
+    """Raise unless the content, whatever the ending, is a valid TorchScript file."""
     with path.open("rb") as file:
         if file.read(4) == b"PK\x03\x04":
             check_records(file, path)
@@ -80,16 +80,16 @@ def _check_program(path: Path) -> None:
             names, broken = archive.namelist(), archive.testzip()
     except Exception as problem:  # zipfile raises many types
         raise ValueError(
-            f"{path} is no TorchScript file ({problem}): for weights, give the Python function "
+            f"{path} is not a TorchScript file ({problem}): for weights, give the Python function "
             "that builds the module as the generator, my_model.py:build, and the file as weights"
         ) from None
-    if broken is not None:  # torch ends the whole process on some damaged files
+    if broken is not None:  # torch aborts the process on some damaged files
         raise ValueError(f"{path} is damaged ({broken} does not fit its checksum): get the file again")
     if any(name.endswith("/archive_format") for name in names):
         raise Unreadable(
-            f"{path} is a torch.export file, which can run any code when torch opens it: refused. Where you trust it, open it "
-            f"yourself: write 'import torch', then 'def build(): return torch.export.load({str(path)!r}).module()' into "
-            "my_model.py, and give my_model.py:build"
+            f"{path} is a torch.export file, which can run any code when torch opens it, so it is refused. If you trust it, "
+            f"open it yourself: write 'import torch', then 'def build(): return torch.export.load({str(path)!r}).module()' "
+            "into my_model.py, and give my_model.py:build"
         )
     if any("/code/" in name for name in names) and any(name.endswith("/constants.pkl") for name in names):
         return
@@ -139,18 +139,18 @@ def _import(place: str, spec: str) -> ModuleType:
         raise ValueError(f"{path} cannot be imported as Python code")
     module = importlib.util.module_from_spec(found)
     loader = found.loader
-    sys.modules[name] = module  # dataclasses and the like look their module up
+    sys.modules[name] = module  # dataclasses, for example, look up their module
     _guarded(lambda: loader.exec_module(module), spec, str(path))
     return module
 
 
 def _folder(place: str) -> Path:
-    """Where the code's neighbours are: beside its file, or for a package the working folder, as with ``python -m``."""
+    """The folder to import from: that of the file, or for a package the working folder, as with ``python -m``."""
     return Path(place).resolve().parent if place.endswith(".py") else Path.cwd()
 
 
 def _guarded(call: Callable[[], Any], spec: str, what: str) -> Any:
-    """User code may raise anything: say what, and in which line of it."""
+    """Report whatever user code raised, with its line."""
     try:
         return call()
     except Exception as problem:
@@ -160,7 +160,9 @@ def _guarded(call: Callable[[], Any], spec: str, what: str) -> Any:
                 "my_model.py:build"
             ) from None
         last = traceback.extract_tb(problem.__traceback__)[-1]
-        named = isinstance(problem, SyntaxError) and problem.filename is not None  # it names the place itself
+        named = (
+            isinstance(problem, SyntaxError) and problem.filename is not None
+        )  # a syntax error names the line itself
         where = "" if named else f" ({Path(last.filename).name}, line {last.lineno})"
         raise ValueError(f"{what} failed with {type(problem).__name__}: {problem}{where}") from problem
 

@@ -1,4 +1,4 @@
-"""The values of a third-party network: those of images are brought to [0, 1], others are left as they are."""
+"""The values of a third-party network: those of images are mapped to [0, 1], others are unchanged."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from genprior.models.shapes import run_on
 
 Bounds = tuple[float, float]
 Range = Bounds | Literal["keep"]
-"""Bounds of a module's values, which are then mapped to [0, 1]; ``"keep"``: leave the values as they are."""
+"""Bounds of a module's values, which are then mapped to [0, 1]; ``"keep"``: leave the values unchanged."""
 
 _SAMPLES = 32
 _FINAL = {"Tanh": (-1.0, 1.0), "Sigmoid": (0.0, 1.0)}
 _UNIT = (0.0, 1.0)
 _FILLED, _OUTSIDE = 0.1, 0.25
-"""Samples of a generator should fill so much of a given range, and leave it by so much at most, in its widths."""
+"""The share of a given range that samples should fill, and by which they may exceed it."""
 
 
 class _Seen(NamedTuple):
-    """The lowest and the highest value of so many samples."""
+    """The lowest and the highest value of some samples."""
 
     low: float
     high: float
     samples: int
 
 
-def makes_pictures(shape: tuple[int, ...]) -> bool:
-    """Whether signals of a shape are pictures: one channel or three, height, width."""
+def makes_images(shape: tuple[int, ...]) -> bool:
+    """Whether signals of a shape are images: one channel or three, height, width."""
     return len(shape) == 3 and shape[0] in {1, 3}
 
 
@@ -42,23 +42,23 @@ def with_range(
     known: tuple[Bounds | None] | None,
     seconds: float | None = None,
 ) -> tuple[nn.Module, Bounds | None, str]:
-    """The module with values as they are to be used, bounds of these where there are some, and a note.
+    """The module with its final values, their bounds if known, and a note.
 
-    ``shapes`` are those of the latent and of the signal. What the user wants goes first; then ``known``, the declared range;
-    else samples decide, fewer of them where they would take longer than ``seconds``.
+    ``shapes`` are those of the latent and of the signal. The user's choice comes first, then ``known``, the declared range;
+    otherwise samples decide, fewer of them if they would take longer than ``seconds``.
     """
     if wanted == "keep":
-        return module, None, "values left as they are, as asked"
+        return module, None, "values unchanged, as requested"
     if wanted is not None:
         given = _checked(wanted)
         return _mapped(module, given, f"as given{_doubt(module, shapes[0], given, seconds)}")
     bounds, why = (known[0], "as declared") if known is not None else find_range(module, shapes[0], seconds)
     if bounds is None:
-        return module, None, f"values left as they are: {why}"
-    if makes_pictures(shapes[1]) or bounds == _UNIT:
+        return module, None, f"values unchanged: {why}"
+    if makes_images(shapes[1]) or bounds == _UNIT:
         return _mapped(module, bounds, why)
     found = why if known is None else f"in [{bounds[0]:g}, {bounds[1]:g}], {why}"
-    note = f"values left as they are ({found}): signals of shape {shapes[1]} are no images"
+    note = f"values unchanged ({found}): signals of shape {shapes[1]} are not images"
     return module, bounds if known is not None else None, note
 
 
@@ -77,7 +77,7 @@ def find_range(
 
 
 def _doubt(module: nn.Module, latent_shape: tuple[int, ...], bounds: Bounds, seconds: float | None) -> str:
-    """A question, where samples leave most of the range empty, or leave the range."""
+    """A doubt about the range, if samples fill little of it or exceed it."""
     seen, width = _reach(module, latent_shape, seconds), bounds[1] - bounds[0]
     if seen is None:
         return ""
@@ -89,7 +89,7 @@ def _doubt(module: nn.Module, latent_shape: tuple[int, ...], bounds: Bounds, sec
 
 
 def _reach(module: nn.Module, latent_shape: tuple[int, ...], seconds: float | None) -> _Seen | None:
-    """What values some samples have; None where there are none."""
+    """The values of some samples; None if there are none."""
     signals = run_on(module, latent_shape, _SAMPLES, seconds)
     if not isinstance(signals, Tensor) or not bool(torch.isfinite(signals).all()):
         return None
@@ -97,7 +97,7 @@ def _reach(module: nn.Module, latent_shape: tuple[int, ...], seconds: float | No
 
 
 def _last_layer(module: nn.Module, otherwise: Bounds) -> Bounds:
-    """The range of the last layer, where it is one that has a range."""
+    """The range of the last layer, if it has one."""
     last = [part for part in module.modules() if not list(part.children())][-1]
     return _FINAL.get(getattr(last, "original_name", type(last).__name__), otherwise)
 

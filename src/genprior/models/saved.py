@@ -1,4 +1,4 @@
-"""Networks in files: safetensors with half precision numbers, the settings of the network, its card and a checksum."""
+"""Networks in files: safetensors with half-precision weights, the settings of the network, its facts and a checksum."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from genprior.models.generators import ConvGenerator, ResidualGenerator
 
 _FORMAT = "genprior-network-1"
 _EXTRA = "extra/"
-"""Before the names of extras in a file; no name of a weight has a slash."""
+"""Prefix of extra tensors in a file; names of weights have no slash."""
 
 GENERATORS: dict[str, Callable[..., nn.Module]] = {
     "conv-generator": ConvGenerator,
@@ -35,19 +35,19 @@ _NETWORKS = GENERATORS | CLASSIFIERS | ENCODERS
 
 @dataclass(frozen=True)
 class Saved:
-    """A network's kind and settings, what is known about it, and the network itself."""
+    """A network, its type and settings, and facts about it."""
 
     kind: str
     settings: dict[str, Any]
     module: nn.Module
     facts: dict[str, Any] = field(default_factory=dict)
-    """Whatever else belongs to it: law of the latent, range of the signal, data, seed, measured quality."""
+    """Further facts: latent distribution, range of the signal, data, seed, measured quality."""
     extras: dict[str, Tensor] = field(default_factory=dict)
-    """Tensors that are known of it, such as a generator's metric; kept in float32."""
+    """Further tensors, such as a generator's preconditioner; stored in float32."""
 
 
 def build(kind: str, settings: dict[str, Any]) -> nn.Module:
-    """A network of a kind with fresh weights."""
+    """A network of this type with initial weights."""
     if kind not in _NETWORKS:
         raise ValueError(f"there is no network {kind!r}: give one of {', '.join(_NETWORKS)}")
     try:
@@ -58,7 +58,7 @@ def build(kind: str, settings: dict[str, Any]) -> nn.Module:
 
 
 def save_network(path: str | Path, saved: Saved, dtype: torch.dtype = torch.float16) -> None:
-    """Write a network whole or not at all; numbers are rounded to ``dtype``."""
+    """Write a network atomically; weights are rounded to ``dtype``."""
     rounded = {name: tensor.detach().cpu().contiguous().to(dtype) for name, tensor in saved.module.state_dict().items()}
     broken = [name for name, tensor in rounded.items() if not bool(torch.isfinite(tensor).all())]
     if broken:
@@ -70,19 +70,19 @@ def save_network(path: str | Path, saved: Saved, dtype: torch.dtype = torch.floa
 
 
 def add_facts(path: str | Path, facts: dict[str, Any]) -> None:
-    """Write a network file anew with more facts; its numbers stay as they are."""
+    """Rewrite a network file with more facts; its weights are unchanged."""
     saved = load_network(path)
     save_network(path, replace(saved, facts=saved.facts | facts))
 
 
 def add_extras(path: str | Path, extras: dict[str, Tensor]) -> None:
-    """Write a network file anew with more tensors beside its weights, which stay as they are."""
+    """Rewrite a network file with more tensors; its weights are unchanged."""
     saved = load_network(path)
     save_network(path, replace(saved, extras=saved.extras | extras))
 
 
 def load_network(path: str | Path, device: torch.device | str = "cpu") -> Saved:
-    """Read a network and check that it is what was written; float32 in memory, eval mode, no parameter gradients."""
+    """Read a network and verify its checksum; float32 in memory, eval mode, no parameter gradients."""
     path = Path(path)
     tensors, header = _read(path)
     if header.get("format") != _FORMAT:
@@ -110,7 +110,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except (SafetensorError, OSError) as problem:
         raise ValueError(
-            f"{path} cannot be read as safetensors ({problem}): it is truncated or something else"
+            f"{path} cannot be read as safetensors ({problem}): it is truncated, or has another format"
         ) from problem
 
 
@@ -126,7 +126,7 @@ def _description(text: str, path: Path) -> dict[str, Any]:
 
 
 def _check_shapes(description: dict[str, Any], tensors: dict[str, Tensor], path: Path) -> None:
-    """Refuse settings that do not fit the weights, before a network of that size is built."""
+    """Raise if settings do not fit the weights, before a network of that size is built."""
     try:
         with torch.device("meta"):
             expected = {
@@ -134,7 +134,7 @@ def _check_shapes(description: dict[str, Any], tensors: dict[str, Tensor], path:
                 for name, tensor in build(description["kind"], description["settings"]).state_dict().items()
             }
     except (RuntimeError, OverflowError, MemoryError) as problem:
-        raise ValueError(f"{path}: no network can have its settings ({str(problem).partition(chr(10))[0]})") from None
+        raise ValueError(f"{path}: its settings are invalid ({str(problem).partition(chr(10))[0]})") from None
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if expected != found:
         name = next(name for name in [*expected, *found] if expected.get(name) != found.get(name))

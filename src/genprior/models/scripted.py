@@ -1,7 +1,7 @@
-"""TorchScript files, checked before torch reads them: it trusts the sizes in them, and reads beyond the end of short records.
+"""TorchScript files, checked before torch reads them: torch trusts their sizes and reads past the end of short records.
 
-The pickles in such a file say which numbers lie in which record, and which part of them is a tensor. They are read here
-with a reader that knows no function and no class: every name stands for an object that does nothing.
+The pickles in such a file map tensors to records. Here they are read without calling anything: every name becomes an
+object that does nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from genprior.files.guard import Unreadable, reading
 
 _PICKLES = re.compile(r"([^/]+)/(data|constants)\.pkl")
-"""Those that are read: inputs with which a module was traced are kept too, sometimes without their numbers."""
+"""The records that are checked; traced inputs are stored too, sometimes without data."""
 _SIZES = {
     "ByteStorage": 1,
     "CharStorage": 1,
@@ -39,7 +39,7 @@ _REBUILT = ("_rebuild_tensor_v2", "_rebuild_tensor", "_rebuild_qtensor")
 
 
 def check_script(path: Path) -> None:
-    """Refuse a TorchScript file whose tensors reach beyond what their records hold."""
+    """Raise if a tensor in a TorchScript file extends beyond its record."""
     with reading(path, "a TorchScript file"), zipfile.ZipFile(path) as archive:
         sizes = {entry.filename: entry.file_size for entry in archive.infolist()}
         for name in sizes:
@@ -49,13 +49,13 @@ def check_script(path: Path) -> None:
 
 @dataclass(frozen=True)
 class _Storage:
-    """So many numbers in a record."""
+    """A record with its number of values."""
 
     count: int
 
 
 class _Nothing:
-    """Takes everything and does nothing."""
+    """Accepts any call and does nothing."""
 
     def __new__(cls, *given: object, **options: object) -> _Nothing:
         return object.__new__(cls)
@@ -77,18 +77,18 @@ class _Nothing:
 
 
 class _Reader(pickle.Unpickler):
-    """Reads what names and numbers a pickle holds, without calling anything that it names."""
+    """Reads the names and sizes in a pickle without calling anything."""
 
     def __init__(self, content: bytes, folder: str, sizes: dict[str, int], path: Path) -> None:
         super().__init__(io.BytesIO(content))
         self._folder, self._sizes, self._path = folder, sizes, path
 
     def find_class(self, module: str, name: str) -> Any:
-        """Nothing of that name, or a check of what a tensor is made of."""
+        """An inert object, or a check of a tensor's storage."""
         return self._tensor if name in _REBUILT else type(name, (_Nothing,), {})
 
     def persistent_load(self, pid: Any) -> _Storage:
-        """A record with numbers: it must hold as many as are declared."""
+        """A record, which must hold as many values as declared."""
         _, kind, key, _, count = pid
         size = _SIZES.get(getattr(kind, "__name__", ""), 1)
         if not 0 <= count * size <= self._sizes.get(f"{self._folder}/{key}", -1):
@@ -96,8 +96,8 @@ class _Reader(pickle.Unpickler):
         return _Storage(count)
 
     def _tensor(self, storage: _Storage, offset: int, size: Any, stride: Any, *rest: object) -> _Nothing:
-        """A part of a record: its last number must lie inside."""
+        """A tensor, whose last value must lie inside its record."""
         last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
         if min((offset, *size, *stride)) < 0 or (0 not in size and last >= storage.count):
-            raise Unreadable(f"{self._path} holds a tensor that reaches beyond its record: damaged, or forged")
+            raise Unreadable(f"{self._path} holds a tensor that extends beyond its record: damaged, or forged")
         return _Nothing()

@@ -1,4 +1,4 @@
-"""Networks and layers that draw from a seed of their own and leave torch's global generators as they are."""
+"""Networks and layers that draw from a seed of their own and leave torch's global generators unchanged."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 def seeded(make: Callable[[], Network], random: torch.Generator) -> Network:
-    """Make a network on the CPU whose first weights come from ``random``."""
+    """Make a network on the CPU whose initial weights come from ``random``."""
     with own_randomness(random, torch.device("cpu")):
         return make()
 
 
 @contextmanager
 def own_randomness(random: torch.Generator, device: torch.device) -> Iterator[None]:
-    """Inside, what draws from torch's generators of the CPU and of ``device`` draws from a seed taken from ``random``."""
+    """Inside, torch's generators of the CPU and of ``device`` are seeded from ``random``."""
     seed = int(torch.randint(2**62, (), generator=random))
     if device.type == "cpu":
         with torch.random.fork_rng(devices=[]):

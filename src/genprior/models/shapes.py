@@ -13,14 +13,14 @@ from genprior.generators.alias import place_of
 _WHOLE = ("latent_shape",)
 _SIZES = ("latent_dim", "latent_size", "latent", "z_dim", "dim_z", "nz", "zdim", "noise_dim", "latent_channels")
 _TRIED_WEIGHTS = 4
-"""How many of the first weights are tried as the first layer: embeddings of labels may stand before it."""
+"""How many leading weights are tried as the first layer, because label embeddings may precede it."""
 
 
 def find_latent_shape(runnable: nn.Module, original: nn.Module, hint: str = "") -> tuple[tuple[int, ...], Tensor, str]:
-    """Latent shape, signals for two latents of that shape, and how it was found.
+    """The latent shape, signals for two latents, and how the shape was found.
 
-    Declared names and the first weights give candidates; the first one that ``runnable`` takes is it.
-    ``hint`` ends the error where none is.
+    Declared names and the first weights give candidates; the first that ``runnable`` accepts is used.
+    ``hint`` ends the error if there is none.
     """
     tried, why = [], ""
     for shape, reason in _candidates(original):
@@ -31,7 +31,7 @@ def find_latent_shape(runnable: nn.Module, original: nn.Module, hint: str = "") 
         why = why or f"; on {tried[0]} it failed with {signals}"
     found = f" (tried {', '.join(tried[:6])}{why})" if tried else ""
     raise ValueError(
-        f"the latent shape of {type(original).__name__} could not be found out{found}: give it, for "
+        f"the latent shape of {type(original).__name__} could not be inferred{found}: give it, for "
         f"example `latent_shape=(100,)` for vectors or `latent_shape=(100, 1, 1)` for maps{hint}"
     )
 
@@ -39,7 +39,7 @@ def find_latent_shape(runnable: nn.Module, original: nn.Module, hint: str = "") 
 def run_on(
     module: nn.Module, latent_shape: tuple[int, ...], count: int = 2, seconds: float | None = None
 ) -> Tensor | str:
-    """Signals for random latents, or why there are none; refused where the module runs, but gives something else.
+    """Signals for random latents, or why there are none; raises if the module returns something else.
 
     With a time limit the latents go through the module two at a time, and there are as many signals as the time allows.
     """
@@ -72,7 +72,7 @@ def _in_time(module: nn.Module, z: Tensor, seconds: float) -> Tensor:
 
 
 def _signal_in(output: object) -> str:
-    """Where the first tensor of an output lies, as one would write it."""
+    """The Python expression for the first tensor in an output."""
     if isinstance(output, tuple | list):
         return f"out[{next((place for place, part in enumerate(output) if isinstance(part, Tensor)), 0)}]"
     if isinstance(output, dict):

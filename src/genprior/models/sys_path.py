@@ -15,10 +15,10 @@ _NEIGHBOURS: dict[str, Path] = {}
 
 @contextmanager
 def on_sys_path(folder: Path) -> Iterator[None]:
-    """What lies in the folder can be imported inside.
+    """Make the modules of a folder importable inside.
 
-    Two models may each have a ``networks.py``: what came from other folders is out of sight meanwhile, and back afterwards,
-    for networks that import when they are called. Of two modules of one name the first stays.
+    Two models may each have a ``networks.py``: modules from other folders are hidden meanwhile and restored afterwards,
+    for networks that import when called. Of two modules of one name the first is kept.
     """
     others = [name for name, place in _NEIGHBOURS.items() if place != folder and name in sys.modules]
     hidden = {name: sys.modules.pop(name) for name in others}
@@ -39,7 +39,7 @@ def on_sys_path(folder: Path) -> Iterator[None]:
 
 
 def _new_neighbours(folder: Path, before: set[str]) -> list[str]:
-    """Modules that lie in the folder itself, with what is inside them; not, say, in an environment below it."""
+    """Modules in the folder itself and their submodules; not, say, in a virtual environment below it."""
     new = [name for name in sys.modules if name not in before]
     fresh = {name for name in new if "." not in name and _lies_in(sys.modules[name], folder)}
     return [name for name in new if _top(name) in fresh or _NEIGHBOURS.get(_top(name)) == folder]
@@ -50,7 +50,7 @@ def _top(name: str) -> str:
 
 
 def _lies_in(module: ModuleType, folder: Path) -> bool:
-    facts = getattr(module, "__dict__", {})  # nothing that a module makes up when it is asked
+    facts = getattr(module, "__dict__", {})  # not an attribute that a module computes on access
     file = facts.get("__file__")
     if isinstance(file, str):
         place = Path(file).resolve()

@@ -20,16 +20,16 @@ from genprior.files.named import split_key
 from genprior.models.archive import check_saved
 
 _SAVED = (b"PK\x03\x04", b"\x80")
-"""How files of torch.save begin: an archive, or in old ones a pickle."""
+"""First bytes of files of torch.save: an archive, or in old ones a pickle."""
 _WRAPPER = "module."
-"""What torch.nn.DataParallel puts before every name."""
+"""The prefix that torch.nn.DataParallel adds to every name."""
 
 
 def load_weights(module: nn.Module, path: Path) -> None:
     """Fill a module from a file; every name and shape must fit.
 
-    Training scripts like to store the weights one level deeper, beside optimisers and other networks: the set that fits is
-    taken. Where several fit, such as the last ones and their average, the path names one: ``checkpoint.pt:g_ema``.
+    Training scripts often store the weights one level deeper, with optimisers and other networks: the set that fits is
+    used. If several fit, such as the last ones and their average, the path must name one: ``checkpoint.pt:g_ema``.
     """
     expected = module.state_dict()
     file, key = split_key(path)
@@ -49,7 +49,7 @@ def load_weights(module: nn.Module, path: Path) -> None:
 
 
 def read_weights(path: Path) -> dict[str, dict[str, Tensor]]:
-    """The sets of names and tensors in a file; most have one, named by the empty word."""
+    """The sets of names and tensors in a file; most have one, with an empty name."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path} (weights)")
     if path.suffix.lower() != ".safetensors":
@@ -59,22 +59,22 @@ def read_weights(path: Path) -> dict[str, dict[str, Tensor]]:
     try:
         return {"": load_file(path)}
     except (SafetensorError, OSError, ValueError) as problem:
-        raise ValueError(f"{path} cannot be read as safetensors ({problem}): truncated or something else") from None
+        raise ValueError(f"{path} cannot be read as safetensors ({problem}): truncated, or another format") from None
 
 
 def _check_start(path: Path) -> None:
-    """Refuse what torch.save cannot have written, by its first bytes: arrays, pictures, text."""
+    """Raise if the first bytes show that torch.save did not write the file."""
     with path.open("rb") as file:
         start = file.read(4)
     if path.suffix.lower() in ARRAY_ENDINGS or not start.startswith(_SAVED):
         raise Unreadable(
-            f"{path} cannot be read as weights, for torch.save did not write it: give .safetensors, or .pt of "
+            f"{path} cannot be read as weights, because torch.save did not write it: give .safetensors, or .pt of "
             "torch.save(module.state_dict(), ...)"
         )
 
 
 def refuse_pickled_code(path: Path) -> Any:
-    """Read what torch.save wrote if it is plain data; a file with pickled code is refused, explained."""
+    """Read what torch.save wrote if it is plain data; a file with pickled code raises an error that explains why."""
     check_saved(path)
     try:
         with warnings.catch_warnings():
@@ -85,8 +85,8 @@ def refuse_pickled_code(path: Path) -> Any:
         if not unsafe:
             raise Unreadable(f"{path} cannot be read: it is damaged, or not a file of torch.save") from None
         raise Unreadable(
-            f"{path} holds pickled Python code (a whole module, not only its numbers), which could do anything when it "
-            "is opened: refused. Where you trust it, load it yourself once and save the numbers: "
+            f"{path} holds pickled Python code (a whole module, not only its weights), which could do anything when it "
+            "is opened: refused. If you trust it, load it yourself once and save the weights: "
             "torch.save(module.state_dict(), 'weights.pt'), or safetensors.torch.save_file(module.state_dict(), ...)"
         ) from None
     except Exception as problem:
@@ -107,7 +107,7 @@ def _state_dicts(content: Any, path: Path) -> dict[str, dict[str, Tensor]]:
 
 
 def _smoothed(names: Iterable[str]) -> str:
-    """Weights averaged over the training, where a name says so: they give the better pictures."""
+    """The set whose name says that it is averaged over the training: it gives better images."""
     names = list(names)
     return next((name for name in names if "ema" in name.lower()), names[0])
 

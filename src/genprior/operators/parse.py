@@ -16,8 +16,8 @@ from torch import Tensor
 
 from genprior._axes import is_ambiguous, spatial_dims, times
 from genprior._memory import available, gigabytes
-from genprior.files.pictures import WRITTEN_AS
-from genprior.files.single import read_array, read_picture
+from genprior.files.images import WRITTEN_AS
+from genprior.files.single import read_array, read_image
 from genprior.operators import (
     Blur,
     Dense,
@@ -239,7 +239,7 @@ def _check_size(given: Shape, shape: Shape) -> None:
 def _mask_file(path: Path) -> Tensor:
     """An image: bright is known, dark is missing; an array: as it is."""
     if path.suffix.lower() in WRITTEN_AS:
-        return read_picture(path, channels=1)[0] >= 0.5
+        return read_image(path, channels=1)[0] >= 0.5
     return torch.from_numpy(read_array(path, kinds="buif"))
 
 

@@ -1,1 +1,1 @@
-"""Tables and figures for people."""
+"""Tables and figures."""

@@ -1,4 +1,4 @@
-"""The losses of a training as a picture."""
+"""A plot of the losses of a training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WINDOW = 50
 
 
 def draw_losses(columns: Sequence[str], curve: Tensor, path: Path) -> None:
-    """One small plot per loss: every step thin, its running mean thick."""
+    """One small plot per loss: every step as a thin line, the running mean as a thick one."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - slow to import, needed only here
 
     figure = Figure(figsize=(3.2 * len(columns), 2.6), layout="constrained")
@@ -30,7 +30,7 @@ def draw_losses(columns: Sequence[str], curve: Tensor, path: Path) -> None:
 
 
 def running_mean(values: Tensor, window: int) -> Tensor:
-    """Mean of the last ``window`` values at each place, of those that are numbers."""
+    """Running mean over the last ``window`` values, NaN ignored."""
     there = torch.isfinite(values)
     sums = torch.where(there, values, 0.0).double().cumsum(0)
     counts = there.double().cumsum(0)

@@ -1,4 +1,4 @@
-"""One self-contained HTML page: text, tables, pictures and plots inside the file, no outside request."""
+"""One self-contained HTML page: text, tables, images and plots inside the file, no outside request."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def paragraph(text: str) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], best: int | None = None, *, prose: bool = False) -> str:
-    """A table of numbers, or of ``prose``; the row numbered ``best`` stands out."""
+    """A table of numbers, or of ``prose``; the row numbered ``best`` is highlighted."""
     top = "".join(f"<th>{html.escape(name)}</th>" for name in head)
     lines = []
     for number, row in enumerate(rows):
@@ -61,16 +61,16 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], best: int | None =
 
 
 def strips(rows: Sequence[tuple[str, Tensor]], zoom: int = 2) -> str:
-    """Rows of pictures ``(N, channels, h, w)`` in [0, 1], each with its name."""
+    """Rows of images ``(N, channels, h, w)`` in [0, 1], each with its name."""
     cells = "".join(
-        f"<div>{html.escape(name)}</div><div>{picture_row(pictures, name, zoom)}</div>" for name, pictures in rows
+        f"<div>{html.escape(name)}</div><div>{image_row(images, name, zoom)}</div>" for name, images in rows
     )
     return f'<div class="strip">{cells}</div>'
 
 
-def picture_row(pictures: Tensor, name: str, zoom: int = 2) -> str:
-    """Pictures side by side as one image inside the page."""
-    content = grid(pictures, columns=len(pictures), gap=2)
+def image_row(images: Tensor, name: str, zoom: int = 2) -> str:
+    """Images side by side as one image inside the page."""
+    content = grid(images, columns=len(images), gap=2)
     image = Image.fromarray(content.squeeze(2).numpy() if content.shape[2] == 1 else content.numpy())
     store = io.BytesIO()
     image.save(store, format="png")

@@ -1,4 +1,4 @@
-"""Signals that are no pictures, to look at: lines, or maps where there are too many lines."""
+"""Plots of signals that are not images: lines, or maps if there are too many lines."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def signal_sheet(signals: Tensor, path: Path, *, columns: int = 4) -> None:
 
 
 def mosaic(maps: Tensor) -> Tensor:
-    """Maps ``(c, h, w)`` side by side in about a square, as one ``(H, W)``; NaN between them and in empty places."""
+    """Maps ``(c, h, w)`` side by side in about a square, as one ``(H, W)``; NaN between them and in empty cells."""
     count, height, width = maps.shape
     columns = math.ceil(math.sqrt(count))
     rows = math.ceil(count / columns)

@@ -1,6 +1,6 @@
 """The paper's guarantees as software: constants of G and L, Proposition 1, Theorem 1, generalisation, relation with descent.
 
-Every figure says whether it is proved ("rigorous") or seen in samples ("sampled"); no guarantee is given that does not apply.
+Every figure is marked as proved ("rigorous") or observed in samples ("sampled"); no guarantee is given unless it applies.
 """
 
 from genprior.theory.certificate import Assumption, Certificate

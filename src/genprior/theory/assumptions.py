@@ -1,4 +1,4 @@
-"""What a certificate rests on beyond its conditions, and what of it is checked."""
+"""The assumptions of a certificate beyond its conditions, and which of them are checked."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from genprior.theory.loss_constants import GIVEN, LossConstants
 from genprior.theory.theorem import DUAL_SUM, Condition, Guarantee
 
 _KNOWN = (Zero, L1, L2, LInf, SquaredL2, TotalVariation, Ball, Box, L1Ball, Simplex)
-"""Terms that are convex and never negative. Exactly these: a subclass may compute something else."""
+"""Convex, non-negative terms. Subclasses are excluded, because they may compute something else."""
 
 
 def dual_bound(problem: Problem, loss: LossConstants, lowest: float, dual: float | None) -> tuple[float, Assumption]:
-    """A bound on ``|lam*|``, and what it rests on."""
+    """A bound on ``|lam*|``, and its justification."""
     text = "|lam*| is at most {:.3g}"
     if dual is not None:
         value = _validate.number("dual", dual, least=0)
@@ -66,7 +66,7 @@ def assumptions_of(
     z0: Tensor,
     floors: dict[str, float],
 ) -> Iterator[Assumption]:
-    """All that a statement about a problem rests on, beyond its conditions; ``floors``: see `Certificate`."""
+    """All assumptions of a statement about a problem, beyond its conditions; ``floors``: see `Certificate`."""
     rigorous = level == "rigorous"
     note = "proved from the weights" if rigorous else "sampled: attained somewhere, not bounds"
     yield Assumption("iota, kappa and nu_G hold on the ball", rigorous, note)
@@ -94,7 +94,7 @@ def assumptions_of(
 
 
 def is_quadratic(loss: Loss) -> bool:
-    """Whether it is a sum of squares, for certain: a subclass may have changed it."""
+    """Whether it is certainly a sum of squares; a subclass may not be."""
     return type(loss) in (LeastSquares, SquaredDistance)
 
 
@@ -110,15 +110,15 @@ def _known_terms(problem: Problem) -> bool:
 
 
 def _never_negative(problem: Problem) -> Assumption:
-    """Then the objective at the start bounds Delta_0."""
+    """If the objective is non-negative, its value at the start bounds Delta_0."""
     sure = _known_terms(problem) and is_quadratic(problem.loss)
-    note = "L is a sum of squares, R and H are norms or sets" if sure else "a loss or term of one's own: not known"
+    note = "L is a sum of squares, R and H are norms or sets" if sure else "a user-defined loss or term: not known"
     return Assumption("no part of the objective is ever negative", sure, note)
 
 
 def _convex(problem: Problem) -> Assumption:
     sure = _known_terms(problem)
-    return Assumption("R and H are convex", sure, "norms or sets" if sure else "a term of one's own: not known")
+    return Assumption("R and H are convex", sure, "norms or sets" if sure else "a user-defined term: not known")
 
 
 def _exact_proxes(problem: Problem) -> Assumption:
@@ -129,7 +129,7 @@ def _exact_proxes(problem: Problem) -> Assumption:
 
 
 def _multiplier(problem: Problem) -> Assumption:
-    """A minimiser z* has one where R is finite: then ``0 in DG^T (grad L + dR) + dH`` by the chain rule, and R may be zero."""
+    """A minimiser z* has one if R is finite: then ``0 in DG^T (grad L + dR) + dH`` by the chain rule. R may be zero."""
     inner = _innermost(problem.on_signal)
     if type(inner) is Zero:
         return Assumption("a minimiser has a multiplier lam*", True, "R = 0: lam* = -grad L(w*)")
@@ -143,9 +143,9 @@ def _multiplier(problem: Problem) -> Assumption:
 
 
 def round_off_floors(problem: Problem, g: Guarantee, z0: Tensor) -> dict[str, float]:
-    """About what round-off adds up to, ``eps`` of the largest number in every iteration, contracted by ``1 - eta / 2``.
+    """Approximate accumulated round-off: ``eps`` of the largest value per iteration, contracted by ``1 - eta / 2``.
 
-    Signals are computed from latents, and steps in latents from signals: each passes its round-off on, times or over kappa.
+    Signals are computed from latents, and steps in latents from signals: round-off is passed on times, or divided by, kappa.
     """
     if not g.applies:
         return dict.fromkeys(("signal", "latent", "gap"), math.inf)
@@ -159,7 +159,7 @@ def round_off_floors(problem: Problem, g: Guarantee, z0: Tensor) -> dict[str, fl
 
 
 def above_round_off(problem: Problem, g: Guarantee, z0: Tensor) -> Guarantee:
-    """The statement with one more condition where all others hold: what it promises is not hidden by round-off."""
+    """The statement with one more condition if all others hold: its bound is not below round-off."""
     if not g.applies:
         return g
     floor, bound = round_off_floors(problem, g, z0)["signal"], float(g.bounds(0)["signal"][0])
@@ -170,7 +170,7 @@ def above_round_off(problem: Problem, g: Guarantee, z0: Tensor) -> Guarantee:
 
 
 def _arithmetic(floors: dict[str, float]) -> Assumption:
-    """The proof knows no round-off."""
+    """The proof assumes exact arithmetic."""
     if math.isinf(floors["signal"]):
         return Assumption("arithmetic is exact", True, "no bound is given")
     text = f"arithmetic is exact, down to lengths of about {floors['signal']:.1g} in w and {floors['latent']:.1g} in z"
@@ -185,12 +185,12 @@ def _contained(problem: Problem, found: GeneratorConstants, g: Guarantee, z0: Te
     if found.everywhere:
         return Assumption("a solution and all iterates lie where the constants hold", True, "G is affine: everywhere")
     plain = problem.on_latent
-    term = plain.term if type(plain) is Scaled else plain  # a factor leaves a set as it is
+    term = plain.term if type(plain) is Scaled else plain  # a factor does not change a set
     if type(term) is Ball and _largest(term.radius) <= found.radius * (1 + 1e-9):
         return Assumption(text, True, f"H keeps them in the ball of radius {_largest(term.radius):g}")
     note = "add on_latent=gp.Ball(radius) to be sure"
     reach = _reach(problem, g, z0)
-    if reach <= found.radius:  # then it follows by induction; a longer one would have left the ball, and says nothing
+    if reach <= found.radius:  # then it follows by induction; a longer reach leaves the ball and proves nothing
         note = f"if a solution does, all iterates stay within {reach:.3g}; {note}"
     return Assumption(text, False, note)
 
@@ -200,8 +200,8 @@ def _largest(value: PerItem) -> float:
 
 
 def _reach(problem: Problem, g: Guarantee, z0: Tensor) -> float:
-    """How long iterates can get, if the constants hold there: ``|z0| + |z0 - z*| + |z* - z|`` and one more step."""
-    still = type(problem.on_latent) is Zero or problem.on_latent.is_indicator  # the prox lengthens no step
+    """Bound on the length of the iterates, if the constants hold there: ``|z0| + |z0 - z*| + |z* - z|`` and one more step."""
+    still = type(problem.on_latent) is Zero or problem.on_latent.is_indicator  # the prox is non-expansive
     if not (g.applies and still):
         return math.inf
     s = g.setting

@@ -1,4 +1,4 @@
-"""The certificate: what Theorem 1 says about a problem, what of it is proved, what is sampled, what is assumed."""
+"""The certificate: what Theorem 1 says about a problem, and what is proved, sampled or assumed."""
 
 from __future__ import annotations
 
@@ -16,39 +16,38 @@ GUARANTEED, CONDITIONAL, NONE = "guaranteed", "conditional", "none"
 
 @dataclass(frozen=True)
 class Assumption:
-    """Something the theorem rests on, and what is known of it."""
+    """An assumption of the theorem, and what is known about it."""
 
     text: str
     checked: bool
     note: str
     given: bool = False
-    """Counted as checked on the word of the person who asked."""
+    """Counted as checked because the user declared it."""
 
 
 @dataclass(frozen=True)
 class Certificate:
     """What Theorem 1 says about a problem.
 
-    ``status`` is "guaranteed" (all conditions hold with proved constants, and all assumptions are checked, or given by the
-    person who asked: the verdict names those), "conditional"
-    (they hold with sampled constants, or rest on an assumption that is not checked: an indication, not a guarantee) or "none".
+    ``status`` is "guaranteed" (all conditions hold with proved constants, and all assumptions are checked, or declared by the
+    user: the verdict names those), "conditional" (they hold with sampled constants, or an assumption is not checked: an
+    indication, not a guarantee) or "none".
     """
 
     status: str
     guarantee: Guarantee
-    """The statement that applies; where none does, the one that is nearest, with the conditions that fail."""
+    """The statement that applies; if none does, the one closest to applying, with the conditions that fail."""
     level: str
-    """"rigorous" or "sampled": the constants that the guarantee was computed with."""
+    """"rigorous" or "sampled": the type of the constants in the guarantee."""
     assumptions: tuple[Assumption, ...]
     generator: GeneratorConstants
     loss: LossConstants
     tried: tuple[tuple[str, Guarantee], ...]
-    """Every statement that was looked at, with its level."""
+    """Every statement that was evaluated, with its level."""
     z0: Tensor
-    """The starts it speaks of: those that were given, moved into the set of H."""
+    """The starts that it covers: those given, projected onto the set of H."""
     floors: dict[str, float]
-    """Below about these, by name, a length is round-off, for the bounds hold in exact arithmetic. Infinite where there is no
-    bound."""
+    """Lengths below these values are round-off, because the bounds hold in exact arithmetic. Infinite if there is no bound."""
 
     @property
     def rho(self) -> float:
@@ -77,7 +76,7 @@ class Certificate:
         return f"Not proved. It would follow if: {missing}. Then, with {steps}, {rate}."
 
     def to_dict(self) -> dict[str, object]:
-        """For JSON: no bound is given where none applies."""
+        """For JSON; a bound is present only if one applies."""
         g = self.guarantee
         numbers = {"rho": self.rho, "sigma": self.sigma, "alpha": g.alpha, "beta": g.beta}
         bounds: dict[str, object] = {"rate": 1 - g.eta, "plateaus": g.plateaus, "largest_gap": g.gap_max}

@@ -194,7 +194,7 @@ def _resolution(found: Examination) -> str:
 
 def _loss(found: Examination) -> str:
     loss = found.certificate.loss
-    given_or_estimated = loss.source == GIVEN or not loss.proved  # then the source says so itself
+    given_or_estimated = loss.source == GIVEN or not loss.proved  # the source says so already
     source = loss.source if given_or_estimated else f"proved: {loss.source}"
     return (
         f"mu_L = {loss.mu:.4g}, nu_L = {loss.nu:.4g} ({source}). Between points of the range of G, sampled over "
@@ -239,7 +239,7 @@ def _measured(found: Examination) -> str:
     steps = (
         "the certificate's steps"
         if run.certified
-        else "step sizes of genprior's own, since there are no certified ones,"
+        else "genprior's default step sizes, because there are no certified ones,"
     )
     text = (
         f"Algorithm 1 with {steps} took the objective from {float(run.objective[0]):.3g} to {float(run.objective.min()):.3g} "
@@ -250,15 +250,12 @@ def _measured(found: Examination) -> str:
 
 
 def _against_bound(found: Examination) -> str:
-    """A rate of the bound is not one of the run: the curves are compared."""
+    """Compares the curves, because the rate of the bound is not that of the run."""
     share, certificate = found.measured.largest_share, found.certificate
     assert share is not None
     start = "The" if certificate.status == GUARANTEED else "If what is not checked holds, the"
     eta = certificate.guarantee.eta
     text = f"{start} bound on the squared error contracts by 1 - {eta:.3g} per iteration, down to a plateau. "
     if share > 1:
-        return (
-            text
-            + f"The measured objective is up to {share:.3g} times what it allows: something it rests on is not true."
-        )
-    return text + f"The measured objective is never more than {share:.2g} of what it allows."
+        return text + f"The measured objective is up to {share:.3g} times the bound: one of its assumptions is false."
+    return text + f"The measured objective is at most {share:.2g} of the bound."

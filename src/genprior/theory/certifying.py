@@ -34,7 +34,7 @@ from genprior.theory.theorem import DUAL_SUM, Guarantee, Setting, corrected, sha
 _RHOS = (1.0, 0.3, 0.1, 3.0, 0.03, 10.0, 0.01, 100.0)
 """Penalties that are tried, in this order, in units of mu_L."""
 _SIGMAS = (0.01, 1e-3, 1e-4, 0.0)
-"""First dual steps that are tried, in units of rho, or of the problem where that is smaller: see `_Maker`."""
+"""First dual steps that are tried, in units of rho, or of the problem if that is smaller: see `_Maker`."""
 
 
 def certify(
@@ -52,24 +52,24 @@ def certify(
     known: GeneratorConstants | None = None,
     announce: Callable[[str], None] | None = None,
 ) -> Certificate:
-    """A certificate for Algorithm 1 on a problem (for a generator alone: on recovering one of its own signals, seen whole).
+    """A certificate for Algorithm 1 on a problem (for a generator: recovering one of its signals, measured completely).
 
     Parameters
     ----------
     problem
         the problem; one certificate covers all its items, by the worst of them.
     radius
-        of the ball of latents; by default that of the law, or 10.
+        of the ball of latents; by default that of the latent distribution, or 10.
     z0
         the starts that the solver will be given; by default drawn with ``seed``, as :func:`genprior.solve` does.
     rho, sigma
         penalty and first dual step; by default searched for.
     dual
-        an upper bound on ``|lam*|``, where it is known. Without it, and with R = 0, ``sqrt(2 nu_L F)`` for the best feasible
+        an upper bound on ``|lam*|``, if known. Without it, and with R = 0, ``sqrt(2 nu_L F)`` for the best feasible
         value F found.
     target
-        latents whose objective is low, where some are known (the truth of a simulation), to find F from; by default a short
-        solve looks for some.
+        latents of low objective, if known (the truth of a simulation), from which F is computed; by default a short solve
+        finds some.
     points, moves
         how much is sampled, as in :func:`constants`.
     seed
@@ -77,7 +77,7 @@ def certify(
     known
         constants of the generator computed before, by :func:`constants` with the same radius.
     announce
-        is told what is going on.
+        callback that receives progress messages.
     """
     if isinstance(problem, Generator):
         problem, target = own_signal_problem(problem, radius, seed)
@@ -93,7 +93,7 @@ def certify(
     z0 = z0 if problem.on_latent.constraint is None else problem.on_latent.constraint.prox(z0, 1.0)
     start, lowest = _values(
         problem, z0, z0 if found.kappa.sampled == 0 else target
-    )  # a G that does not move: any is best
+    )  # G is constant: every latent is optimal
     bound, source = dual_bound(problem, loss, lowest, dual)
     maker = _Maker(found, loss, bound, start, rho, sigma, problem, z0)
     tried = tuple((level, above_round_off(problem, g, z0)) for level, g in maker.all())
@@ -122,7 +122,7 @@ def _check_known(known: GeneratorConstants, generator: Generator, radius: float)
 def own_signal_problem(
     generator: Generator, radius: float | None = None, seed: int = 0, operator: Operator | None = None
 ) -> tuple[Problem, Tensor]:
-    """Find the latent, in the ball, of one of the generator's own signals, seen whole or through an operator; and that latent.
+    """The recovery of a signal of the generator, measured completely or by an operator, and its latent in the ball.
 
     The optimum is 0.
     """
@@ -135,12 +135,12 @@ def own_signal_problem(
 
 
 def _values(problem: Problem, z0: Tensor, target: Tensor | None) -> tuple[float, float]:
-    """Over the items: the largest objective at the start, and the largest of the best ones that are known, or soon found."""
+    """Over the items: the largest objective at the start, and the largest of the best ones that are known or quickly found."""
     first = _objective(problem, z0)
     if target is None:
         try:
             target = solve(problem, stop=MaxSteps(60), z0=z0, progress=False).z
-        except Unrepresentable:  # the conditions on the dtype will say so
+        except Unrepresentable:  # the conditions on the dtype will report it
             target = z0
     low = _objective(problem, target)
     return max(float(first.max()), 0.0), max(float(torch.minimum(first, low).max()), 0.0)
@@ -217,7 +217,7 @@ class _Maker:
         return [share * unit for share in _SIGMAS]
 
     def _infinite(self) -> str:
-        """What it means if the objective is infinite at the start."""
+        """The condition that fails if the objective is infinite at the start."""
         if math.isfinite(self.start):
             return ""
         with torch.no_grad():

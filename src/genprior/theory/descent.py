@@ -1,4 +1,4 @@
-"""Appendix F: with an exact w step and R = H = 0, ADMM moves z as gradient descent on ``L(G(z))`` does, up to the gap.
+"""Appendix F: with an exact w step and R = H = 0, ADMM moves z as gradient descent on ``L(G(z))``, up to the primal residual.
 
 The w step makes ``grad L(w_t) + lam_{t-1} + rho (w_t - G(z_t)) = 0``, and ``lam_t = lam_{t-1} + sigma_t (w_t - G(z_t))``, so
 
@@ -22,7 +22,7 @@ from genprior.theory.loss_constants import source_of
 
 @dataclass(frozen=True)
 class DescentGap:
-    """One iteration of ADMM beside one of gradient descent, per item."""
+    """One iteration of ADMM compared with one of gradient descent, per item."""
 
     identity: Tensor
     """``|z_{t+1} - z_t - beta DG^T (sigma r - grad L(w))|``: zero up to round-off."""
@@ -40,9 +40,9 @@ def compare_with_descent(
     """Compare two consecutive states of :class:`ExactADMM` with plain gradient z steps of length ``beta``.
 
     ``before`` must come from at least one step: at the start w is not yet a minimiser. ``kappa`` bounds ``|DG|`` there. The
-    penalty must be the same in both: the identity is that of one rho. Where it was another one at the start, the solver
-    has taken ``beta`` times the first penalty over this one, and a quarter of that after each roll-back of an item; so
-    does this.
+    penalty must be the same in both, because the identity holds for one rho. If the penalty has changed since the start,
+    the step is ``beta`` times the first penalty over this one, and a quarter of that after each roll-back of an item, as in
+    the solver.
     """
     if not (isinstance(problem.on_signal, Zero) and isinstance(problem.on_latent, Zero)):
         raise ValueError(

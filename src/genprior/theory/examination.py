@@ -1,4 +1,4 @@
-"""A generator examined: its constants, Proposition 1, a certificate, and a measured run beside its bound."""
+"""Examines a generator: its constants, Proposition 1, a certificate, and a measured run with its bound."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from genprior.theory.proposition import check_proposition1
 Announce = Callable[[str], None]
 
 _PAPER = LinearizedADMM(z_step=z_steps.Gradient(), dual=duals.Paper())
-"""Algorithm 1 in form, for problems without a certificate: its step sizes follow the run, as Theorem 1 gives none."""
+"""The form of Algorithm 1, for problems without a certificate: step sizes adapt, because Theorem 1 gives none."""
 
 
 @dataclass(frozen=True)
@@ -40,17 +40,17 @@ class Measured:
     rate: float
     """Factor per iteration by which the objective fell in the run, on average."""
     bound: Tensor | None
-    """What the certificate allows the objective to be, where one applies."""
+    """The certificate's bound on the objective, if one applies."""
 
     @property
     def largest_share(self) -> float | None:
-        """The most of its bound that the objective ever was; above 1 where the bound is broken."""
+        """Largest ratio of the objective to its bound; above 1 if the bound is violated."""
         return None if self.bound is None else float((self.objective / self.bound[: len(self.objective)]).max())
 
 
 @dataclass(frozen=True)
 class Examination:
-    """Everything that ``genprior certify`` shows."""
+    """The results of ``genprior certify``."""
 
     name: str
     operator: str
@@ -109,7 +109,7 @@ def _run(problem: Problem, certificate: Certificate, steps: int) -> Measured:
 
 
 def _rate(values: Tensor) -> float:
-    """The mean factor per iteration from the start to where the run came to rest (or to the noise floor)."""
+    """The mean factor per iteration from the start to the end of convergence (or to the noise floor)."""
     low = float(values.min())
     if not (low > 0 and values[0] > 0):
         return math.nan
@@ -119,7 +119,7 @@ def _rate(values: Tensor) -> float:
 
 
 def _objective_bound(certificate: Certificate, steps: int) -> Tensor | None:
-    """``1/2 nu_L |G(z) - w*|^2`` bounds ``L(G(z))`` where the optimum is 0; round-off may hide as much as the floors."""
+    """``1/2 nu_L |G(z) - w*|^2`` bounds ``L(G(z))`` if the optimum is 0; round-off adds up to the floors."""
     if certificate.status == NONE:
         return None
     bounds = certificate.guarantee.bounds(steps)

@@ -1,4 +1,4 @@
-"""The constants of G on a ball, each with where it comes from."""
+"""The constants of G on a ball, each with its justification."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from genprior.theory.sampled import Sampled, sample_constants
 
 @dataclass(frozen=True)
 class Constant:
-    """One constant: as samples show it, and as it is proved."""
+    """One constant: its sampled and its proved value."""
 
     name: str
     sampled: float
     rigorous: float | None
     samples: str
-    """What the sampled figure rests on."""
+    """How the sampled value was found."""
     side: str
-    """On which side of the truth the sampled figure lies, at most round-off away."""
+    """On which side of the true value the sampled one lies, up to round-off."""
     reason: str = ""
-    """Why there is no rigorous figure, or what it says."""
+    """How the rigorous value was found, or why there is none."""
     refuted: str = ""
-    """Why no finite (for iota: positive) constant can be counted on, whatever samples show; empty if there is none."""
+    """Why no finite (for iota: positive) constant may exist, whatever samples show; empty if there is no reason."""
 
     def to_dict(self) -> dict[str, object]:
         """For JSON."""
@@ -57,15 +57,15 @@ class GeneratorConstants:
     everywhere: bool
     """The generator is an affine map, so that the constants hold for every latent."""
     vouched: str
-    """Layers whose sums are taken on the word of a module of one's own; empty if there is none."""
+    """Layers whose sums a user-defined module declares without proof; empty if there are none."""
     resolution: float
     """Singular values below this are round-off of the generator's dtype."""
     seen: Sampled
     chain: tuple[Layer, ...]
     weights: str
-    """A mark of the generator that they belong to."""
+    """A digest of the generator that they belong to."""
     values: Tensor
-    """What it gave at the first of the sampled points, to know it again by."""
+    """Its signals at the first sampled points, to recognise it."""
 
     def to_dict(self) -> dict[str, object]:
         """For JSON."""
@@ -90,7 +90,7 @@ def constants(
     generator
         the generator.
     radius
-        of the ball; by default that of the generator's law if it has one, else 10.
+        of the ball; by default that of the latent distribution if it has one, else 10.
     points, moves
         random points at which all singular values of the Jacobian are computed, steps by which some are moved to the worst;
         by default fewer for large generators.
@@ -99,7 +99,7 @@ def constants(
     seed
         of the samples.
     announce
-        is told what is going on.
+        callback that receives progress messages.
 
     Examples
     --------
@@ -117,7 +117,7 @@ def constants(
     chain = layers_of(generator)
     proved = proved_constants(chain, radius) if rigorous else Proved(math.inf, math.inf, math.inf, 0.0, _NOT_ASKED)
     wrong = _contradiction(generator, seen, proved)
-    if wrong:  # then the layers are not what they look like, and nothing of it counts
+    if wrong:  # a layer does not do what its type implies, so nothing is proved
         proved = Proved(math.inf, math.inf, math.inf, 0.0, dict.fromkeys(_NOT_ASKED, wrong))
     everywhere = rigorous and not wrong and all(layer.is_linear for layer in chain)
     return _labelled(generator, radius, seen, proved, everywhere, chain)
@@ -129,7 +129,7 @@ _NOT_ASKED = dict.fromkeys(("iota", "kappa", "nu_G"), "not asked for")
 
 
 def _contradiction(generator: Generator, seen: Sampled, proved: Proved) -> str:
-    """Where a sample is beyond what the layers are said to allow, by more than round-off; empty if nowhere."""
+    """A contradiction of samples and proved bounds beyond round-off; empty if there is none."""
     share = max(1e-6, 1e4 * torch.finfo(generator.dtype).eps)
     pairs = {
         "kappa": (seen.kappa - seen.blur, proved.kappa * (1 + share)),
@@ -138,12 +138,12 @@ def _contradiction(generator: Generator, seen: Sampled, proved: Proved) -> str:
     }
     for name, (least, most) in pairs.items():
         if least > most:
-            return f"samples contradict the layers' figures ({name}: {least:.4g} > {most:.4g}): a layer is not what it seems"
+            return f"samples contradict the proved bounds ({name}: {least:.4g} > {most:.4g}): a layer does not match its type"
     return ""
 
 
 def default_radius(generator: Generator) -> float:
-    """The radius of the law's ball if it has one, else 10."""
+    """The radius of the latent distribution if it has one, else 10."""
     return generator.latent.radius if isinstance(generator.latent, TruncatedNormal) else 10.0
 
 
@@ -197,7 +197,7 @@ def known_values(generator: Generator, points: Tensor) -> Tensor:
 
 
 def _refuted(generator: Generator, proved: Proved, chain: tuple[Layer, ...]) -> tuple[str, str]:
-    """Why iota is zero, and why nu_G is infinite, where the architecture says so."""
+    """Why iota is zero, and why nu_G is infinite, if the architecture implies it."""
     inside, outside = math.prod(generator.latent_shape), math.prod(generator.signal_shape)
     affine = proved.reasons.get("iota", "")
     no_iota = affine if affine in (NOT_INJECTIVE, LOST) else ""
@@ -211,7 +211,7 @@ def _refuted(generator: Generator, proved: Proved, chain: tuple[Layer, ...]) -> 
 
 
 def _kink_inside(generator: Generator) -> str:
-    """Of a module of one's own not even the order of its parts is known, but what they are is."""
+    """For a user-defined module the parts are known, but not their order."""
     for name, part in generator.module.named_modules():
         if slope_jumps(part) and "forward" not in vars(part):
             return f"the generator contains {name} ({type(part).__name__}), whose slope jumps"

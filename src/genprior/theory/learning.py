@@ -26,13 +26,13 @@ from genprior.losses import EmpiricalRisk
 from genprior.theory.sampled import ball_points, project
 
 _STARTS = 4
-"""From which the ascent for one draw of signs begins."""
+"""Starting points of the ascent for one draw of signs."""
 
 _ERRORS = 3.0
-"""Standard errors that are added to an estimate of whose values nothing else is known."""
+"""Standard errors added to an estimate without a bound on its error."""
 
 _FEWEST = 8
-"""Draws below which the standard error of such an estimate is itself chance."""
+"""With fewer draws the standard error itself is unreliable."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Estimate:
     side: str
     """"lower" or "upper": on which side of the Rademacher complexity the mean lies, up to its standard error."""
     swing: float | None = None
-    """``sqrt(sum_i c_i^2)`` where the sign of sample i changes a value by at most ``c_i``; None where that is not known.
+    """``sqrt(sum_i c_i^2)`` if the sign of sample i changes a value by at most ``c_i``; None if unknown.
 
     With it the error of the mean has a bound: it is below the expectation by more than ``swing sqrt(log(1/p) / (2 draws))``
     with probability at most p (McDiarmid's inequality, for the signs of all draws).
@@ -54,7 +54,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Generalisation:
-    """The bound, and what it is made of."""
+    """The bound and its parts."""
 
     rademacher: float
     spread: float
@@ -63,11 +63,11 @@ class Generalisation:
     eps: float
     convex: bool
     estimated: bool = False
-    """The Rademacher complexity is a mean with three standard errors, of which no probability is known: an indication."""
+    """The Rademacher complexity is a mean plus three standard errors, without a known probability: an indication."""
 
     @property
     def probability(self) -> float:
-        """With which it holds, at least; where ``estimated``, only if the Rademacher complexity is not above its estimate."""
+        """Lower bound on the probability that it holds; if ``estimated``, provided the estimate is an upper bound."""
         return 1 - math.exp(-self.eps)
 
     @property
@@ -88,11 +88,11 @@ class Generalisation:
 def generalisation(
     rademacher: float | Estimate, spread: float, samples: int, zeta: float, *, eps: float = 3.0, convex: bool = False
 ) -> Generalisation:
-    """The generalisation bound from its parts; ``convex`` where w* is the minimiser over a convex set, not over a range.
+    """The generalisation bound from its parts; ``convex`` if w* is the minimiser over a convex set, not over a range.
 
     An `Estimate` of the Rademacher complexity counts with a bound on its error on top: the three events, each of probability
-    at most ``exp(-eps - 2)``, are together less likely than ``exp(-eps)``. One whose ``swing`` is not known counts with three
-    standard errors, and the result says ``estimated``. One from below is refused.
+    at most ``exp(-eps - 2)``, are together less likely than ``exp(-eps)``. One without ``swing`` counts with three
+    standard errors, and the result is ``estimated``. A lower estimate is an error.
 
     Examples
     --------

@@ -25,17 +25,17 @@ from genprior.problem import Problem
 from genprior.theory.sampled import ball_points
 
 _FLAT = 1e-6
-"""Directions in which G moves less than this share of its most are left out: they are round-off."""
+"""Directions with a derivative below this share of the largest are ignored as round-off."""
 
 _NEAR = 0.03
-"""Share of the largest distance below which a pair is left out: the ratio of its small numbers would be round-off."""
+"""Share of the largest distance below which a pair is ignored, because its ratio would be round-off."""
 _LOST = 8
-"""A divergence below this many eps of the numbers that it is the difference of is round-off, and is left out."""
+"""A divergence below this many eps of the values that it is the difference of is ignored as round-off."""
 GIVEN = "given by you, with the loss"
 _ITEMS = 64
-"""Items of a batch whose losses are looked at, where they differ in more than their measurements."""
+"""Number of items evaluated if their losses differ in more than their measurements."""
 _EXACT = (Identity, Mask, Downsample, SubsampledFourier, SubsampledHadamard)
-"""Operators whose extreme eigenvalues are known by their kind. Exactly these: a subclass may compute something else."""
+"""Operators with known extreme eigenvalues. Subclasses are excluded, because they may compute something else."""
 _COMPUTED = (Dense, Gaussian, Blur)
 """Operators whose eigenvalues are computed, up to round-off."""
 
@@ -47,7 +47,7 @@ class LossConstants:
     mu: float
     nu: float
     proved: bool
-    """Whether ``mu`` and ``nu`` are exact, or bounds that the user vouched for."""
+    """Whether ``mu`` and ``nu`` are exact, or bounds that the user declared."""
     source: str
     restricted_mu: float
     """The smallest ratio seen between points of the range: never below the restricted constant."""
@@ -108,7 +108,7 @@ def _curvature(loss: Loss, w: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def source_of(loss: Loss) -> tuple[bool, str]:
-    """Whether the constants of a loss are exact or given, and in words where they come from."""
+    """Whether the constants of a loss are exact or given, and their source in words."""
     if type(loss) is SquaredDistance:
         return True, "mu = nu = 2 weight"
     if type(loss) is LeastSquares:
@@ -128,7 +128,7 @@ def _like(problem: Problem, x: Tensor) -> Tensor:
 
 
 def _items(loss: Loss) -> int:
-    """How many items are looked at: one where their divergences are all the same."""
+    """Number of items to evaluate: one if their divergences are all the same."""
     shared = isinstance(loss, LeastSquares) and loss.operator.batch is None
     return 1 if shared else min(loss.batch or 1, _ITEMS)
 
@@ -168,7 +168,7 @@ def _tangents(generator: Generator, loss: LeastSquares, z: Tensor) -> Tensor:
     """Eigenvalues of ``Q^T A^T A Q`` for an orthonormal basis Q of the range of ``DG(z)``."""
     u, s, _ = torch.linalg.svd(generator.jacobian(z)[0].cpu().double(), full_matrices=False)
     basis = u[:, s > _FLAT * s[0]].T.to(z).reshape(-1, *generator.signal_shape)
-    if not len(basis):  # G does not move at all here
+    if not len(basis):  # DG is zero here
         return torch.zeros(1, dtype=torch.float64, device="cpu")
     images = torch.cat([_batch.flat(loss.operator(part)) for part in _batch.pieces(basis, 64)]).cpu().double()
     values: Tensor = torch.linalg.eigvalsh(images @ images.T).clamp_min(0)

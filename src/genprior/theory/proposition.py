@@ -33,9 +33,9 @@ def check_proposition1(
     latent_shape
         of one item, with a plain module.
     ranks
-        whether to look at ranks, which takes a few seconds for large convolutions.
+        whether to check ranks, which takes a few seconds for large convolutions.
     chain
-        the layers, where they are known already.
+        the layers, if known already.
 
     Examples
     --------
@@ -60,17 +60,19 @@ def _as_generator(module: nn.Module | Generator, latent_shape: int | tuple[int, 
         return module
     if latent_shape is None:
         raise ValueError("latent_shape must be given with a plain module, for example latent_shape=128")
-    return Generator(module, latent_shape, (1,))  # only the chain is looked at, the signal's shape is not used
+    return Generator(module, latent_shape, (1,))  # only the chain is used, not the signal's shape
 
 
 def _structure(chain: tuple[Layer, ...]) -> Finding:
     law = "a chain of known layers"
     for layer in every_layer(chain):
         if layer.kind == "sum":
-            advice = "the proposition does not speak of sums (residual blocks), whose terms may cancel: look at the constants"
+            advice = (
+                "the proposition does not cover sums (residual blocks), whose terms may cancel: compute the constants"
+            )
             return Finding(law, False, f"layer {layer.label} is a sum of {len(layer.branches)} chains", advice)
         if layer.kind == "unknown":
-            advice = "use Sequential with layers of torch.nn, or look at the constants"
+            advice = "use Sequential with layers of torch.nn, or compute the constants"
             return Finding(law, False, f"layer {layer.label} is not one of them", advice)
     return Finding(law, True, f"{len(chain)} layer{'' if len(chain) == 1 else 's'}")
 
@@ -95,22 +97,24 @@ def _widths(layer: Layer) -> list[Finding]:
     inside, outside = layer.widths
     if layer.kind == "shape" or inside == outside:
         return []
-    advice = f"give the layer at least {inside} outputs (channels times places), or look at the constants"
+    advice = f"give the layer at least {inside} outputs (channels times pixels), or compute the constants"
     return [Finding(f"{layer.label} does not narrow", outside >= inside, f"{inside} to {outside} numbers", advice)]
 
 
 def _rank(layer: Layer) -> list[Finding]:
     inside, outside = layer.widths
     if outside < inside:
-        return []  # said above
+        return []  # reported above
     floor, law = layer.facts.floor, f"{layer.label} has full column rank"
     if layer.facts.lost:
         advice = "nothing needs to change, almost every weight has full rank; that of a better conditioned layer shows"
         return [
-            Finding(law, None, "not resolved: the smallest singular value is too small to be told from zero", advice)
+            Finding(
+                law, None, "not resolved: the smallest singular value is too small to distinguish from zero", advice
+            )
         ]
     if floor is None:
-        advice = "nothing needs to change, almost every weight has full rank; but this one was not looked at"
+        advice = "nothing needs to change, almost every weight has full rank; but this layer was not checked"
         return [Finding(law, None, "not checked: the layer is too large", advice)]
     measured = f"smallest singular value at least {floor:.2g}, norm {layer.facts.norm:.3g}"
     if floor > 0:

@@ -1,7 +1,7 @@
-"""Constants of G as samples show them: at random points of the ball and at points moved to make them worst.
+"""Sampled constants of G: at random points of the ball and at points moved towards the extremes.
 
-Each figure is attained somewhere: ``kappa`` and ``nu`` are never above the truth, ``iota`` is never below it. They tell
-what the generator does, and prove nothing.
+Each figure is attained somewhere: ``kappa`` and ``nu`` are never above the truth, ``iota`` is never below it. They
+describe the generator and prove nothing.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from genprior.generators import Generator, Passes
 Announce = Callable[[str], None]
 
 _LARGE = 400_000
-"""Numbers in a Jacobian beyond which fewer are computed."""
+"""Entries of a Jacobian beyond which fewer Jacobians are computed."""
 _NEAR = 1e-2
 """Share of the largest distance below which a pair of points is left out."""
 _COMPARED = 6
 """Points whose Jacobians are compared with each other."""
 _NARROW = 1e-2
-"""Width of differences of DG, in units of the latent law's spread."""
+"""Width of differences of DG, in units of the latent standard deviation."""
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """What was seen."""
+    """The samples."""
 
     iota: float
     kappa: float
@@ -41,7 +41,7 @@ class Sampled:
     spectra: Tensor
     """Singular values of DG there, ``(N, s)``, falling."""
     pairs: int
-    """Pairs of points whose secants ``|G(z) - G(z')| / |z - z'|`` were looked at."""
+    """Pairs of points whose secants ``|G(z) - G(z')| / |z - z'|`` were computed."""
     secants: tuple[float, float]
     """Smallest and largest of these."""
     blur: float
@@ -77,7 +77,7 @@ def sample_constants(
     seed
         of the samples.
     announce
-        is told what is going on.
+        callback that receives progress messages.
     """
     small = math.prod(generator.latent_shape) * math.prod(generator.signal_shape) <= _LARGE
     points = (16 if small else 6) if points is None else _validate.whole("points", points)
@@ -114,14 +114,14 @@ def sample_constants(
 
 
 def ball_points(generator: Generator, count: int, radius: float, random: torch.Generator) -> Tensor:
-    """Random points of the ball: the centre; draws from the law, drawn in where they stick out; points of random length."""
-    law = generator.draw(count, random)
-    longest = _batch.norm(law).clamp_min(_tiny(law))
-    law = law * _batch.spread((radius / longest).clamp(max=1.0), law)
-    way = torch.randn(law.shape, generator=random, dtype=torch.float64, device="cpu")
+    """Random points of the ball: the centre; draws of latents, scaled into the ball; points of random length."""
+    drawn = generator.draw(count, random)
+    longest = _batch.norm(drawn).clamp_min(_tiny(drawn))
+    drawn = drawn * _batch.spread((radius / longest).clamp(max=1.0), drawn)
+    way = torch.randn(drawn.shape, generator=random, dtype=torch.float64, device="cpu")
     level = torch.rand(count, generator=random, dtype=torch.float64, device="cpu")
     spread = _batch.spread(radius * level / _batch.norm(way), way) * way
-    mixed = torch.where(_batch.spread(torch.arange(count, device="cpu") % 2 == 0, way), law.cpu().double(), spread)
+    mixed = torch.where(_batch.spread(torch.arange(count, device="cpu") % 2 == 0, way), drawn.cpu().double(), spread)
     mixed[0] = 0
     return mixed.to(generator.device, generator.dtype)
 
@@ -190,13 +190,13 @@ def _merged(old: _Seen, new: _Seen, where: Tensor) -> _Seen:
 
 
 def _slope_of_pairing(generator: Generator, z: Tensor, u: Tensor, v: Tensor) -> Tensor:
-    """``grad_z u^T DG(z) v``, by differentiating the pull-back: ``D^2 G(z)`` with u contracted, times v."""
+    """``grad_z u^T DG(z) v``, by differentiating the vjp: ``D^2 G(z)`` with u contracted, times v."""
     with torch.enable_grad():
         leaf = z.detach().requires_grad_()
-        (pulled,) = torch.autograd.grad(generator(leaf), leaf, u, create_graph=True)
-        if not pulled.requires_grad:  # an affine generator
+        (gradient,) = torch.autograd.grad(generator(leaf), leaf, u, create_graph=True)
+        if not gradient.requires_grad:  # an affine generator
             return torch.zeros_like(z)
-        (slope,) = torch.autograd.grad(pulled, leaf, v, allow_unused=True)
+        (slope,) = torch.autograd.grad(gradient, leaf, v, allow_unused=True)
     return torch.zeros_like(z) if slope is None else slope.detach()
 
 
@@ -237,7 +237,7 @@ def _curvature(generator: Generator, z: Tensor, radius: float, moves: int, rando
 
 
 def _turning(generator: Generator, seen: _Seen) -> float:
-    """The largest ``|DG(z) - DG(z')| / |z - z'|``, less round-off: sees slopes that jump, as second derivatives do not."""
+    """The largest ``|DG(z) - DG(z')| / |z - z'|``, less round-off: detects jumps of slopes, which second derivatives miss."""
     places = _batch.flat(seen.points).cpu().double()
     blur = 100 * torch.finfo(generator.dtype).eps * max(float(slope.norm()) for slope in seen.slopes)
     found = 0.0

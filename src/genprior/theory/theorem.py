@@ -3,10 +3,10 @@
 Two statements, both derived in docs/theory.md:
 
 - `corrected`: the paper's own route with its slips repaired. It needs ``rho < mu_L / 2``.
-- `sharpened`: keeps the strong convexity and the squared gap that the paper's proof drops. It needs no bound on rho, allows
-  longer steps, and holds with constants of L restricted to the range of G (compressive sensing with m < d).
+- `sharpened`: keeps the strong convexity and the squared primal residual that the paper's proof drops. It needs no bound on
+  rho, allows longer steps, and holds with constants of L restricted to the range of G (compressive sensing with m < d).
 
-Nothing here knows where its numbers come from: `certificate` does, and says what is proved and what is sampled.
+`certificate` states which of the constants are proved and which are sampled.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from torch import Tensor
 from genprior import _validate
 
 DUAL_SUM = 3.3878
-"""Not less than ``sum_{k>=1} 1 / (k log^2(k + 1))``, the longest way that the dual variable can go, over sigma."""
+"""Not less than ``sum_{k>=1} 1 / (k log^2(k + 1))``, the longest path of the dual variable, over sigma."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """All that the theorem asks about."""
+    """The quantities in the theorem."""
 
     iota: float
     kappa: float
@@ -48,7 +48,7 @@ class Setting:
     largest: float = sys.float_info.max
     """Of the dtype that the solver works in."""
     infinite: str = ""
-    """What does not hold where ``start`` is infinite, if it is known."""
+    """The condition that fails if ``start`` is infinite, if known."""
 
     def __post_init__(self) -> None:
         for name in ("iota", "mu_L", "nu_L", "sigma"):
@@ -104,7 +104,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Guarantee:
-    """What one statement says for one setting; the numbers mean something only where ``applies``."""
+    """One statement for one setting; its values are meaningful only if ``applies``."""
 
     statement: str
     setting: Setting
@@ -136,7 +136,7 @@ class Guarantee:
 
     @property
     def plateaus(self) -> dict[str, float]:
-        """Where the bounds on ``|w - w*|``, ``|z - z*|`` and ``|w - G(z)|`` end as t grows."""
+        """Limits of the bounds on ``|w - w*|``, ``|z - z*|`` and ``|w - G(z)|`` as t grows."""
         return {name: math.sqrt(max(0.0, a * self.offset + b)) for name, (a, b) in self._scales().items()}
 
     def bounds(self, steps: int) -> dict[str, Tensor]:
@@ -169,10 +169,10 @@ def sharpened(setting: Setting) -> Guarantee:
     m_half, h_half = s.strength(s.rho / 2)
     q = _over(s.nu_G * s.dual, h_half * s.iota * s.iota)
     gap_max = _largest_gap(s, q)
-    force = s.nu_G * (s.longest_dual + s.rho * gap_max) if s.nu_G else 0.0
-    p = _over(force, h * s.iota * s.iota)
+    curvature = s.nu_G * (s.longest_dual + s.rho * gap_max) if s.nu_G else 0.0
+    p = _over(curvature, h * s.iota * s.iota)
     alpha = 1 / (s.nu_L + s.rho) if s.alpha is None else s.alpha
-    longest = _over(1, force + s.rho * s.kappa * s.kappa + alpha * s.rho * s.rho * s.kappa * s.kappa)
+    longest = _over(1, curvature + s.rho * s.kappa * s.kappa + alpha * s.rho * s.rho * s.kappa * s.kappa)
     beta = longest if s.beta is None else s.beta
     eta = (1 - p) / (_over(2, alpha * m) + _over(1, beta * h * s.iota * s.iota)) if p < 1 else 0.0
     kept = max(1 - q, 0.0)
@@ -180,12 +180,12 @@ def sharpened(setting: Setting) -> Guarantee:
         *_basics(s),
         Condition.below("alpha <= 1 / (nu_L + rho)", alpha, 1 / (s.nu_L + s.rho), "a shorter alpha", strict=False),
         Condition.below("beta <= 1 / (xi + alpha tau^2)", beta, longest, "a shorter beta", strict=False),
-        *_fit(s, force, alpha, beta),
+        *_fit(s, curvature, alpha, beta),
         Condition.below(
             "nu_G |lam*| < h' iota^2", s.nu_G * s.dual, h_half * s.iota * s.iota, "less noise, a smoother G"
         ),
         Condition.below(
-            "nu_G (lam_max + rho A_max) < h iota^2", force, h * s.iota * s.iota, "a nearer start, a smaller sigma"
+            "nu_G (lam_max + rho A_max) < h iota^2", curvature, h * s.iota * s.iota, "a nearer start, a smaller sigma"
         ),
     )
     return Guarantee(
@@ -209,9 +209,9 @@ def corrected(setting: Setting) -> Guarantee:
     s = setting
     _, h_half = s.strength(s.rho / 2)
     gap_max = _largest_gap(s, _over(s.nu_G * s.dual, h_half * s.iota * s.iota))
-    force = s.nu_G * (s.longest_dual + s.rho * gap_max) if s.nu_G else 0.0  # omega'
+    curvature = s.nu_G * (s.longest_dual + s.rho * gap_max) if s.nu_G else 0.0  # omega'
     alpha = 1 / (s.nu_L + s.rho) if s.alpha is None else s.alpha
-    longest = _over(1, force + 2 * s.rho * s.kappa * s.kappa + 2 * alpha * s.rho * s.rho * s.kappa * s.kappa)
+    longest = _over(1, curvature + 2 * s.rho * s.kappa * s.kappa + 2 * alpha * s.rho * s.rho * s.kappa * s.kappa)
     beta = longest if s.beta is None else s.beta
     in_w, in_z = s.mu_L - 2 * s.rho, s.rho * s.iota * s.iota / 2 - s.nu_G * s.dual
     m = max(min(alpha * in_w, beta * in_z), 0.0)
@@ -221,12 +221,14 @@ def corrected(setting: Setting) -> Guarantee:
         Condition("strong convexity of L not only on the range", float(s.restricted), 0.0, not s.restricted),
         Condition.below("alpha <= 1 / (nu_L + rho)", alpha, 1 / (s.nu_L + s.rho), "a shorter alpha", strict=False),
         Condition.below("beta <= 1 / (xi + 2 alpha tau^2)", beta, longest, "a shorter beta", strict=False),
-        *_fit(s, force, alpha, beta),
+        *_fit(s, curvature, alpha, beta),
         Condition.below("2 rho < mu_L", 2 * s.rho, s.mu_L, "a smaller rho"),
         Condition.below(
             "nu_G |lam*| < rho iota^2 / 2", s.nu_G * s.dual, s.rho * s.iota * s.iota / 2, "a larger rho, less noise"
         ),
-        Condition.below("beta omega' <= m / 4", beta * force, m / 4, "a nearer start, a smaller sigma", strict=False),
+        Condition.below(
+            "beta omega' <= m / 4", beta * curvature, m / 4, "a nearer start, a smaller sigma", strict=False
+        ),
         Condition.below(
             "nu_G |lam*| < h' iota^2", s.nu_G * s.dual, h_half * s.iota * s.iota, "less noise, a smoother G"
         ),
@@ -249,15 +251,15 @@ def corrected(setting: Setting) -> Guarantee:
 
 
 def _noticeable(conditions: tuple[Condition, ...], eta: float) -> tuple[Condition, ...]:
-    """Where all else holds: the contraction must be one in float64."""
+    """If all else holds: the contraction must be visible in float64."""
     if not all(condition.holds for condition in conditions):
         return ()
     return (Condition("1 - eta does not round to 1", 1 - eta, 1.0, 1 - eta < 1, "better conditioned L and G"),)
 
 
-def _fit(s: Setting, force: float, alpha: float, beta: float) -> tuple[Condition, ...]:
+def _fit(s: Setting, curvature: float, alpha: float, beta: float) -> tuple[Condition, ...]:
     """Steps that are infinite, zero or subnormal are not those of the theorem; ``4 / max`` is the least normal number."""
-    if not math.isfinite(force):  # then beta is zero, and other conditions say why
+    if not math.isfinite(curvature):  # then beta is zero, and other conditions report why
         return ()
     holds = all(4 / s.largest < step < s.largest for step in (alpha, beta))
     return (Condition("the steps fit the dtype", beta, s.largest, holds, "rescale G or its latents"),)

@@ -1,4 +1,4 @@
-"""Model cards: one page beside each saved network that says what it is, how it was made and how good it is."""
+"""Model cards: a page with each saved network: what it is, how it was trained, how good it is."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HIDDEN = {
 
 
 def write_card(weights: Path) -> Path:
-    """Write the card of a network file beside it."""
+    """Write the card of a network file, next to it."""
     path = weights.with_suffix(".md")
     write_text(path, card_text(load_network(weights), weights))
     return path
@@ -63,10 +63,10 @@ def card_text(saved: Saved, weights: Path) -> str:
 
 
 def _part(earlier: dict[str, Any]) -> list[str]:
-    told = [f"`{earlier['command']}`" if "command" in earlier else earlier.get("note", "unknown earlier part")]
+    earlier_parts = [f"`{earlier['command']}`" if "command" in earlier else earlier.get("note", "unknown earlier part")]
     words = {"seed": "seed {}", "hours": "{} hours", "taken": "taken at {}"}
-    told += [text.format(earlier[name]) for name, text in words.items() if name in earlier]
-    return [", ".join(told), *(["", *_table(earlier["training"])] if "training" in earlier else [])]
+    earlier_parts += [text.format(earlier[name]) for name, text in words.items() if name in earlier]
+    return [", ".join(earlier_parts), *(["", *_table(earlier["training"])] if "training" in earlier else [])]
 
 
 def _rest(facts: dict[str, Any]) -> list[tuple[str, Any]]:

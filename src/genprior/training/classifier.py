@@ -1,4 +1,4 @@
-"""Training of the classifier: cross-entropy on clean pictures, no augmentation."""
+"""Training of the classifier: cross-entropy on clean images, no augmentation."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from genprior import _batch, _validate
 from genprior.models.classifiers import ConvClassifier
 from genprior.models.saved import Saved, save_network
 from genprior.models.seeded import own_randomness, seeded
-from genprior.training.data import Pictures
+from genprior.training.data import ImageSet
 from genprior.training.draw import Draw
 from genprior.training.task import Devices, Task, set_rate
 
 
 @dataclass(frozen=True)
 class ClassifierSettings:
-    """Sizes and lengths of a training."""
+    """Sizes and duration of a training."""
 
     width: int = 32
     """Channels of the first convolution; the second has twice as many."""
     hidden: int = 256
     """Width of the dense layer."""
     batch: int = 128
-    """Pictures per step."""
+    """Images per step."""
     steps: int = 3300
     """Steps; 469 are one pass through MNIST."""
     rate: float = 2e-3
-    """Highest rate of AdamW, reached after three tenths of the steps."""
+    """Peak learning rate of AdamW, reached after 30% of the steps."""
     decay: float = 1e-2
     """Weight decay."""
 
@@ -44,26 +44,26 @@ class ClassifierSettings:
 
 
 class ClassifierTask(Task):
-    """A classifier of labelled pictures, judged on others."""
+    """The training of a classifier, tested on other images."""
 
     columns = ("loss", "accuracy")
 
     def __init__(
         self,
         settings: ClassifierSettings,
-        pictures: Pictures,
-        test: Pictures,
+        images: ImageSet,
+        test: ImageSet,
         seed: int,
         device: torch.device | str = "cpu",
     ) -> None:
-        if pictures.labels is None or test.labels is None:
-            raise ValueError(f"pictures must have labels to train a classifier, but {pictures.name} has none")
-        self.settings, self.pictures, self.test = settings, pictures, test
+        if images.labels is None or test.labels is None:
+            raise ValueError(f"images must have labels to train a classifier, but {images.name} has none")
+        self.settings, self.images, self.test = settings, images, test
         self.steps, self.batch = settings.steps, settings.batch
-        self._labels: Tensor = pictures.labels
+        self._labels: Tensor = images.labels
         self._test_labels: Tensor = test.labels
         self._shape = {
-            "classes": int(pictures.labels.max()) + 1,
+            "classes": int(images.labels.max()) + 1,
             "width": settings.width,
             "hidden": settings.hidden,
         }
@@ -76,23 +76,23 @@ class ClassifierTask(Task):
 
     def identity(self) -> list[object]:
         """Settings and data."""
-        return [self.settings, self.pictures.bytes, self._labels]
+        return [self.settings, self.images.bytes, self._labels]
 
     def step(self, number: int, draw: Draw, devices: Devices) -> dict[str, Tensor]:
         """One batch."""
         set_rate(self.optimisers["classifier"], self.settings.rate * _up_and_down(number / self.steps))
-        place = draw.index(self.batch, len(self.pictures))
+        place = draw.index(self.batch, len(self.images))
         labels = self._labels[place].to(draw.device)
         self.network.train()
         with devices.fabric.autocast(), own_randomness(draw.random, draw.device):  # dropout draws
-            logits = self.network(self.pictures.batch(place, draw.device))
+            logits = self.network(self.images.batch(place, draw.device))
             loss = nn.functional.cross_entropy(logits, labels)
         devices.update(loss, self.optimisers.values())
         self.network.eval()
         return {"loss": loss, "accuracy": (logits.argmax(1) == labels).float().mean()}
 
     def accuracy(self) -> float:
-        """On the pictures kept for testing."""
+        """Accuracy on the test images."""
         place = next(self.network.parameters()).device
         parts = _batch.pieces(torch.arange(len(self.test)), 500)
         with torch.no_grad():
@@ -102,8 +102,8 @@ class ClassifierTask(Task):
     def finish(self, folder: Path, facts: dict[str, Any]) -> list[Path]:
         """Save the classifier."""
         facts = facts | {
-            "data": self.pictures.name,
-            "data_licence": self.pictures.licence,
+            "data": self.images.name,
+            "data_licence": self.images.licence,
             "training": dataclasses.asdict(self.settings),
             "test_accuracy": self.accuracy(),
             "test_size": len(self.test),

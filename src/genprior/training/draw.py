@@ -15,7 +15,7 @@ from genprior.generators.latents import LatentDistribution
 class Draw:
     """Draws for the whole batch, of which each of ``world`` processes keeps its share.
 
-    So the numbers do not depend on how many processes there are.
+    The numbers therefore do not depend on the number of processes.
     """
 
     random: torch.Generator
@@ -30,19 +30,19 @@ class Draw:
         return cls(torch.Generator().manual_seed(int.from_bytes(digest[:7], "big")), device, rank, world)
 
     def index(self, count: int, total: int) -> Tensor:
-        """Places in a data set of ``total`` items, with repetition; on the CPU."""
+        """Indices into a data set of ``total`` items, with repetition; on the CPU."""
         return self._share(torch.randint(total, (count,), generator=self.random))
 
-    def latent(self, law: LatentDistribution, count: int, shape: tuple[int, ...]) -> Tensor:
-        """Latents from their law."""
-        return self._share(law.sample(count, shape, self.random)).to(self.device, torch.float32)
+    def latent(self, distribution: LatentDistribution, count: int, shape: tuple[int, ...]) -> Tensor:
+        """Latents from their distribution."""
+        return self._share(distribution.sample(count, shape, self.random)).to(self.device, torch.float32)
 
     def normal(self, count: int, shape: tuple[int, ...]) -> Tensor:
-        """Standard normal numbers."""
+        """Standard normal values."""
         return self._share(torch.randn(count, *shape, generator=self.random)).to(self.device)
 
     def uniform(self, count: int) -> Tensor:
-        """Numbers in [0, 1)."""
+        """Uniform values in [0, 1)."""
         return self._share(torch.rand(count, generator=self.random)).to(self.device)
 
     def _share(self, whole: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Training of an encoder: pictures, or measurements of them, to latents from which a search starts well."""
+"""Training of an encoder: images, or measurements of them, to latents for warm starts."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from genprior.models.saved import Saved, save_network
 from genprior.models.seeded import seeded
 from genprior.operators import Operator
 from genprior.report.sheets import contact_sheet
-from genprior.training.data import Pictures
+from genprior.training.data import ImageSet
 from genprior.training.draw import Draw
 from genprior.training.task import Devices, Task, ramp_down, set_rate
 
 
 @dataclass(frozen=True)
 class EncoderSettings:
-    """Sizes and lengths of a training."""
+    """Sizes and duration of a training."""
 
     width: int = 32
     """Channels of the first convolution."""
     batch: int = 64
-    """Pictures per step."""
+    """Images per step."""
     steps: int = 3000
     """Steps."""
     rate: float = 1e-3
-    """Adam's rate; falls linearly in the second half."""
+    """Adam's learning rate; falls linearly in the second half."""
     own_samples: float = 0.5
-    """Share of the generator's own samples in a batch; the rest are pictures from the data."""
+    """Share of generated samples in a batch; the rest are images from the data."""
     latent_weight: float = 0.1
-    """Weight of ``|E(G(z)) - z|^2 / latent`` on own samples, beside ``|G(E(x)) - x|^2 / pixel variance``."""
+    """Weight of ``|E(G(z)) - z|^2 / latent`` on the generator's samples, relative to ``|G(E(x)) - x|^2 / pixel variance``."""
 
     def __post_init__(self) -> None:
         for name in ("width", "batch", "steps"):
@@ -49,9 +49,9 @@ class EncoderSettings:
 
 
 class EncoderTask(Task):
-    """An encoder for one generator: minimises ``|G(E(A^T A x)) - x|^2`` over pictures and samples of the generator.
+    """An encoder for one generator: minimises ``|G(E(A^T A x)) - x|^2`` over images and samples of the generator.
 
-    Without an operator the encoder sees the picture itself.
+    Without an operator the encoder sees the image itself.
     """
 
     columns = ("signal_error", "latent_error")
@@ -60,19 +60,19 @@ class EncoderTask(Task):
         self,
         settings: EncoderSettings,
         generator: Generator,
-        pictures: Pictures | None,
+        images: ImageSet | None,
         seed: int,
         operator: Operator | None = None,
         start: Encoder | None = None,
         facts: dict[str, Any] | None = None,
     ) -> None:
-        if pictures is None and settings.own_samples < 1:
-            raise ValueError("own_samples must be 1 where no pictures are given")
-        if pictures is not None and pictures.signal_shape != generator.signal_shape:
+        if images is None and settings.own_samples < 1:
+            raise ValueError("own_samples must be 1 where no images are given")
+        if images is not None and images.signal_shape != generator.signal_shape:
             raise ValueError(
-                f"the generator makes pictures {generator.signal_shape}, but the data are {pictures.signal_shape}"
+                f"the generator makes images {generator.signal_shape}, but the data are {images.signal_shape}"
             )
-        self.settings, self.generator, self.pictures, self.operator = settings, generator, pictures, operator
+        self.settings, self.generator, self.images, self.operator = settings, generator, images, operator
         self.steps, self.batch = settings.steps, settings.batch
         self._more = facts or {}
         (latent,) = generator.latent_shape
@@ -91,18 +91,18 @@ class EncoderTask(Task):
         except RuntimeError:
             width = start.trunk[0].out_channels
             raise ValueError(
-                f"start is an encoder of width {width} from pictures {start.signal_shape} to latents "
+                f"start is an encoder of width {width} from images {start.signal_shape} to latents "
                 f"{start.latent_shape}, expected width {self.settings.width}, {self.generator.signal_shape} and "
                 f"{self.generator.latent_shape}: give `width={width}`, or another start"
             ) from None
 
     def identity(self) -> list[object]:
         """Settings, data, generator, operator and the first weights."""
-        data = None if self.pictures is None else self.pictures.bytes
+        data = None if self.images is None else self.images.bytes
         return [self.settings, data, self.generator.module, self.operator, self.network]
 
     def step(self, number: int, draw: Draw, devices: Devices) -> dict[str, Tensor]:
-        """One batch of samples and pictures."""
+        """One batch of samples and images."""
         set_rate(self.optimisers["encoder"], self.settings.rate * ramp_down(number, self.steps))
         z, real = self._batch(draw)
         seen = self.seen(real)
@@ -114,9 +114,9 @@ class EncoderTask(Task):
         devices.update(pixels + self.settings.latent_weight * latents, self.optimisers.values())
         return {"signal_error": (pixels * real.var()), "latent_error": latents}
 
-    def seen(self, pictures: Tensor) -> Tensor:
-        """What the encoder sees of pictures."""
-        return pictures if self.operator is None else self.operator.adjoint(self.operator(pictures))
+    def seen(self, images: Tensor) -> Tensor:
+        """The encoder's input for images."""
+        return images if self.operator is None else self.operator.adjoint(self.operator(images))
 
     def _batch(self, draw: Draw) -> tuple[Tensor, Tensor]:
         own = round(self.batch * self.settings.own_samples)
@@ -124,13 +124,13 @@ class EncoderTask(Task):
         z = draw.latent(self.generator.latent, max(own, draw.world), self.generator.latent_shape)[: own // draw.world]
         with torch.no_grad():
             real = self.generator(z) if len(z) else z.new_zeros(0, *self.generator.signal_shape)
-        if self.pictures is not None and own < self.batch:
-            place = draw.index(self.batch - own, len(self.pictures))
-            real = torch.cat([real, self.pictures.batch(place, draw.device)])
+        if self.images is not None and own < self.batch:
+            place = draw.index(self.batch - own, len(self.images))
+            real = torch.cat([real, self.images.batch(place, draw.device)])
         return z, real
 
-    def picture(self, folder: Path, name: str) -> None:
-        """Pictures and what the generator makes of their encoding, row by row."""
+    def save_samples(self, folder: Path, name: str) -> None:
+        """Save images and their reconstructions, row by row."""
         real = self._shown()
         with torch.no_grad():
             again = self.generator(self.network(self.seen(real)))
@@ -138,15 +138,15 @@ class EncoderTask(Task):
         contact_sheet(torch.cat(rows), folder / f"{name}.png")
 
     def _shown(self) -> Tensor:
-        if self.pictures is not None:
-            return self.pictures.batch(torch.arange(min(32, len(self.pictures))), self.generator.device)
+        if self.images is not None:
+            return self.images.batch(torch.arange(min(32, len(self.images))), self.generator.device)
         return self.generator(self.generator.sample_latent(32, seed=1)).detach()
 
     def finish(self, folder: Path, facts: dict[str, Any]) -> list[Path]:
         """Save the encoder."""
         facts = facts | {
-            "data": "own samples" if self.pictures is None else self.pictures.name,
-            "data_licence": "" if self.pictures is None else self.pictures.licence,
+            "data": "own samples" if self.images is None else self.images.name,
+            "data_licence": "" if self.images is None else self.images.licence,
             **self._more,
             "training": dataclasses.asdict(self.settings),
             "sees": "the picture" if self.operator is None else f"A^T y for {self.operator!r}",

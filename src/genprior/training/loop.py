@@ -27,7 +27,7 @@ CURVE = "curve.csv"
 
 @dataclass(frozen=True)
 class Schedule:
-    """How often a run is stored and shown."""
+    """How often a run is saved and shown."""
 
     checkpoint_seconds: float = 60.0
     checkpoint_steps: int | None = None
@@ -46,9 +46,9 @@ class Trained:
     """``(steps, columns)``: the losses of every step, NaN where a column has none."""
     columns: tuple[str, ...]
     seconds: float
-    """Of all its parts together, if it was interrupted."""
+    """Total over all parts of an interrupted run."""
     earlier: list[dict[str, Any]]
-    """What is known of the runs that it went on from, the first one first."""
+    """The runs that this one continues, the first one first."""
 
 
 def train(
@@ -59,21 +59,21 @@ def train(
     devices: Devices,
     schedule: Schedule | None = None,
     start: Path | None = None,
-    told: dict[str, Any] | None = None,
+    provenance: dict[str, Any] | None = None,
     show: Callable[[int, dict[str, float]], object] = lambda step, losses: None,
 ) -> Trained:
     """Run a task to its end in ``folder``, from its checkpoint if there is one, else from the networks of another run.
 
-    Killed at any moment and called again in the same way, it goes on where the last checkpoint was written and ends with
-    the same bits (on the CPU with the same number of threads). The same way means the same networks in ``start``.
-    ``told`` (command, seed, settings, in plain values) is kept in the checkpoints: whoever starts from one knows its history.
+    If it is killed at any moment and called again with the same arguments, it resumes from the last checkpoint and ends with
+    the same bits (on the CPU with the same number of threads). ``start`` must hold the same networks.
+    ``provenance`` (command, seed, settings, as plain values) is stored in the checkpoints, for the card of later runs.
     """
     schedule = schedule or Schedule()
     if task.batch % devices.world:
         raise ValueError(f"batch must be divisible by the number of devices, got {task.batch} and {devices.world}")
     add_folder(folder)
     if devices.rank == 0:
-        for stale in folder.glob(f".{CHECKPOINT}.*.part"):  # of a run that was killed while writing
+        for stale in folder.glob(f".{CHECKPOINT}.*.part"):  # left by a run that was killed while writing
             stale.unlink(missing_ok=True)
     file = Checkpoint(folder / CHECKPOINT, schedule.checkpoint_seconds, schedule.checkpoint_steps)
     first = None if start is None else read_start(start)
@@ -97,11 +97,17 @@ def train(
         if file.due(step + 1) or step + 1 == task.steps:
             state = _state(task)
             _check_sound(step, state, file)
-            meta = {"step": step + 1, "steps": task.steps, "seconds": seconds, "told": told or {}, "earlier": earlier}
+            meta = {
+                "step": step + 1,
+                "steps": task.steps,
+                "seconds": seconds,
+                "told": provenance or {},
+                "earlier": earlier,
+            }
             file.write(run, meta, {"curve": curve[: step + 1], **state})
             write_curve(folder / CURVE, task.columns, curve[: step + 1])
         if (step + 1) % schedule.sheet_steps == 0:
-            task.picture(folder, "samples")
+            task.save_samples(folder, "samples")
     if devices.rank == 0:
         write_curve(folder / CURVE, task.columns, curve)
     return Trained(curve, task.columns, spent + time.monotonic() - started, earlier)
@@ -110,7 +116,7 @@ def train(
 def _check_finite(
     step: int, columns: tuple[str, ...], losses: dict[str, Tensor], row: Tensor, file: Checkpoint
 ) -> None:
-    """Stop before a checkpoint is overwritten by a run that has gone astray."""
+    """Stop before a diverged run overwrites its checkpoint."""
     broken = [
         name for name, value in zip(columns, row.tolist(), strict=True) if name in losses and not math.isfinite(value)
     ]
@@ -119,7 +125,7 @@ def _check_finite(
 
 
 def _check_sound(step: int, state: dict[str, Tensor], file: Checkpoint) -> None:
-    """The losses of a step are from before its update: look also at what would be stored."""
+    """The losses of a step precede its update, so the values to be saved are checked too."""
     broken = next((name for name, value in state.items() if not bool(torch.isfinite(value).all())), None)
     if broken is not None:
         raise _astray(step, f"after its update, {broken}", file)
@@ -149,7 +155,7 @@ def _state(task: Task) -> dict[str, Tensor]:
 
 
 def _resume(task: Task, curve: Tensor, record: Record | None) -> tuple[int, float]:
-    """Put a checkpoint back in place; give the steps done and the seconds spent."""
+    """Restore a checkpoint; return the steps done and the seconds spent."""
     if record is None:
         return 0, 0.0
     tensors, meta = record.tensors, record.meta
@@ -163,7 +169,7 @@ def _resume(task: Task, curve: Tensor, record: Record | None) -> tuple[int, floa
 
 
 def _restore(optimiser: Optimizer, stored: dict[str, Tensor]) -> None:
-    """Fill an optimiser's state in the memory layout of its parameters, which fused steps rely on."""
+    """Fill an optimiser's state in the memory layout of its parameters, which fused optimisers rely on."""
     parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     for key, value in stored.items():
         number, _, name = key.partition(".")

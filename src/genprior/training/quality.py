@@ -1,4 +1,4 @@
-"""How good a generator is: what a classifier thinks of its samples, and how well its range covers real pictures."""
+"""How good a generator is: how a classifier rates its samples, and how well its range covers real images."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from genprior.terms import Ball
 
 @dataclass(frozen=True)
 class Judgement:
-    """A classifier's opinion of samples."""
+    """A classifier's predictions on samples."""
 
     samples: int
     confident: float
@@ -32,14 +32,14 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Coverage:
-    """Best fits to real pictures."""
+    """How well the range covers real images."""
 
     pictures: int
     restarts: int
     steps: int
     solver: str
     mean_squared_error: float
-    """Per pixel in [0, 1], mean over the pictures."""
+    """Per pixel in [0, 1], mean over the images."""
     worst: float
     latent_norm: float
     """Mean length of the best latents; those of samples are about the square root of the dimension."""
@@ -60,7 +60,7 @@ def judge(generator: Generator, classifier: nn.Module, samples: int = 1000, seed
 
 def cover(
     generator: Generator,
-    pictures: Tensor,
+    images: Tensor,
     *,
     restarts: int = 4,
     steps: int = 200,
@@ -68,17 +68,17 @@ def cover(
     z0: Tensor | None = None,
     radius: float | None = None,
 ) -> tuple[Coverage, Tensor]:
-    """Fit ``min_z |G(z) - x|^2`` to each picture from several starts; figures and the fits themselves.
+    """Fit ``min_z |G(z) - x|^2`` to each image from several starts; figures and the fits themselves.
 
-    With a ``radius``, latents stay in that ball: the domain in which a generator with a truncated law was trained.
+    With a ``radius``, latents stay in that ball: the domain of a truncated latent distribution.
     """
     on_latent = None if radius is None else Ball(radius)
-    problem = Problem(generator, loss=SquaredDistance(pictures, weight=1.0), on_latent=on_latent)
+    problem = Problem(generator, loss=SquaredDistance(images, weight=1.0), on_latent=on_latent)
     stop = MaxSteps(steps)
     result = solve(problem, Auto(), stop=stop, restarts=restarts, seed=seed, z0=z0, batch_size=64, progress=False)
-    errors = _batch.square(result.signal - pictures) / pictures[0].numel()
+    errors = _batch.square(result.signal - images) / images[0].numel()
     figures = Coverage(
-        len(pictures),
+        len(images),
         restarts,
         steps,
         Auto.__name__,
@@ -89,11 +89,11 @@ def cover(
     return figures, result.signal
 
 
-def measure(generator: Generator, pictures: Tensor, classifier: nn.Module | None = None) -> dict[str, Any]:
-    """All figures of a generator, as plain numbers: coverage, in the ball of its law too, and the classifier's opinion."""
-    figures = {"coverage": asdict(cover(generator, pictures)[0])}
+def measure(generator: Generator, images: Tensor, classifier: nn.Module | None = None) -> dict[str, Any]:
+    """All figures of a generator, as plain numbers: coverage, also in the ball of its prior, and the classifier's rating."""
+    figures = {"coverage": asdict(cover(generator, images)[0])}
     if isinstance(generator.latent, TruncatedNormal):
-        inside = cover(generator, pictures, radius=generator.latent.radius)[0]
+        inside = cover(generator, images, radius=generator.latent.radius)[0]
         figures["coverage within the ball"] = asdict(inside) | {"radius": generator.latent.radius}
     if classifier is not None:
         figures["judged by the classifier"] = asdict(judge(generator, classifier))

@@ -1,4 +1,4 @@
-"""Where a run begins if not from nothing: the networks of another run, and what came before them, for the card."""
+"""Starting from the networks of another run, with its history for the card."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from genprior.models.saved import load_network
 from genprior.training.task import Task
 
 CHECKPOINT = "training.checkpoint"
-UNKNOWN = {"note": "unknown earlier part: the checkpoint that it went on from does not tell"}
+UNKNOWN = {"note": "unknown earlier part: not recorded in the checkpoint that it continues"}
 _TOLD = ("command", "seed", "hours", "training")
 
 
 @dataclass(frozen=True)
 class Start:
-    """What was read from the checkpoint of another run."""
+    """The checkpoint of another run."""
 
     path: Path
     networks: dict[str, Tensor]
     earlier: list[dict[str, Any]]
-    """Its parts, the first one first, and itself: what the card of a run that goes on from here tells of them."""
+    """The earlier runs, the first one first, and this one: the history on the card of a run that continues from here."""
 
 
 def read_start(folder: Path) -> Start:
@@ -40,12 +40,12 @@ def read_start(folder: Path) -> Start:
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in sorted(file.keys()) if name.startswith("network.")}
     except SafetensorError as problem:
-        raise ValueError(f"start: {path} cannot be read ({problem}): it is truncated or something else") from problem
+        raise ValueError(f"start: {path} cannot be read ({problem}): it is truncated, or not a checkpoint") from problem
     return Start(path, tensors, _earlier(path, json.loads(header.get("meta", "{}"))))
 
 
 def begin(task: Task, start: Start) -> None:
-    """Take the networks as first weights, for example to go on with other settings."""
+    """Use the networks as initial weights, for example to continue with other settings."""
     try:
         fill_networks(task, start.networks)
     except RuntimeError as problem:
@@ -56,19 +56,19 @@ def begin(task: Task, start: Start) -> None:
 
 
 def fill_networks(task: Task, tensors: dict[str, Tensor]) -> None:
-    """Put the networks of a checkpoint in place."""
+    """Load the networks of a checkpoint."""
     for name, network in task.networks.items():
         prefix = f"network.{name}."
         network.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
 
 
 def parts_of(facts: dict[str, Any]) -> list[dict[str, Any]]:
-    """The parts that a saved network tells of itself, the last one last."""
+    """The runs recorded in a saved network, the last one last."""
     return [*facts.get("earlier", []), {name: facts[name] for name in _TOLD if name in facts} or UNKNOWN]
 
 
 def _earlier(path: Path, meta: dict[str, Any]) -> list[dict[str, Any]]:
-    """As the checkpoint tells; one that does not may lie beside the generator that its run ended with."""
+    """The history in the checkpoint; else in the generator saved next to it."""
     if "told" not in meta:
         weights = path.with_name("generator.safetensors")
         ended = path.name == CHECKPOINT and weights.is_file()

@@ -1,4 +1,4 @@
-"""What a training is made of: networks, optimisers and a step."""
+"""A training task: networks, optimisers and a step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Task(ABC):
     columns: tuple[str, ...]
     """Names of the losses that a step reports."""
     settings: Any
-    """What a person chooses, as a dataclass of plain values."""
+    """The user's choices, as a dataclass of plain values."""
     steps: int
     batch: int
     networks: dict[str, nn.Module]
@@ -28,22 +28,22 @@ class Task(ABC):
 
     @abstractmethod
     def identity(self) -> list[object]:
-        """Everything that determines the run, besides seed and threads: settings and data."""
+        """Everything that determines the run apart from seed and threads: settings and data."""
 
     @abstractmethod
     def step(self, number: int, draw: Draw, devices: Devices) -> dict[str, Tensor]:
-        """Train for one step; give losses."""
+        """Train for one step; return the losses."""
 
-    def picture(self, folder: Path, name: str) -> None:  # noqa: B027 - a training without pictures is fine
-        """Write a sheet that shows how far the training is."""
+    def save_samples(self, folder: Path, name: str) -> None:  # noqa: B027 - a training without images is fine
+        """Save a sheet of samples that shows the progress of the training."""
 
     @abstractmethod
     def finish(self, folder: Path, facts: dict[str, Any]) -> list[Path]:
-        """Save what was trained, with its card; give the files."""
+        """Save the trained networks with their card; return the files."""
 
 
 class Devices:
-    """What the training needs of lightning-fabric: placement, precision, and one average over all processes."""
+    """The part of lightning-fabric that training needs: placement, precision, and one average over all processes."""
 
     def __init__(self, device: str = "cpu", count: int = 1, precision: str = "32-true") -> None:
         from lightning_fabric import Fabric  # noqa: PLC0415 - only the extra `train` has it
@@ -77,8 +77,8 @@ class Devices:
     def update(self, loss: Tensor, optimisers: Iterable[Optimizer]) -> None:
         """Backward pass, gradients averaged over all processes, one step of each optimiser.
 
-        The average is taken by hand: wrappers that hook into the backward pass do not allow the second derivatives of
-        a gradient penalty.
+        Averaged explicitly: wrappers that hook into the backward pass do not support the second derivatives of a gradient
+        penalty.
         """
         optimisers = list(optimisers)
         parameters = [p for optimiser in optimisers for group in optimiser.param_groups for p in group["params"]]
@@ -105,12 +105,12 @@ class Devices:
 
 
 def set_rate(optimiser: Optimizer, rate: float) -> None:
-    """The step size from now on."""
+    """Set the learning rate."""
     for group in optimiser.param_groups:
         group["lr"] = rate
 
 
 def ramp_down(number: int, total: int, flat: float = 0.5, last: float = 0.02) -> float:
-    """One up to the share ``flat`` of the run, then linearly down to ``last``."""
+    """One for the share ``flat`` of the run, then linearly down to ``last``."""
     left = 1 - number / max(total, 1)
     return min(1.0, last + (1 - last) * left / (1 - flat))

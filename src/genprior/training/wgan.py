@@ -1,6 +1,6 @@
 """Wasserstein GAN with gradient penalty (Gulrajani et al. 2017), started as the decoder of a variational autoencoder.
 
-Stage one trains generator and encoder as a VAE: a few minutes after which the range of G covers the data, though samples
+Stage one trains generator and encoder as a VAE: after a few minutes the range of G covers the data, but samples
 are blurred. Stage two is WGAN-GP,
 
     critic:     min  E D(G(z)) - E D(x) + penalty E (|grad D(t x + (1-t) G(z))| - 1)^2
@@ -31,16 +31,16 @@ from genprior.models.encoders import Encoder
 from genprior.models.saved import GENERATORS, Saved, build, save_network
 from genprior.models.seeded import Network, seeded
 from genprior.report.sheets import contact_sheet
-from genprior.training.data import Pictures
+from genprior.training.data import ImageSet
 from genprior.training.draw import Draw
 from genprior.training.task import Devices, Task, ramp_down, set_rate
 
-_AHEAD, _AHEAD_FOR = 10, 10  # ten times as many critic steps for ten steps: the critic starts from nothing
+_AHEAD, _AHEAD_FOR = 10, 10  # ten times as many critic steps at first, because the critic starts untrained
 
 
 @dataclass(frozen=True)
 class WganSettings:
-    """Sizes, lengths and weights of a training."""
+    """Sizes, duration and loss weights of a training."""
 
     network: str = "conv-generator"
     """conv-generator (28 x 28, grey) or residual-generator (64 x 64)."""
@@ -53,7 +53,7 @@ class WganSettings:
     encoder_width: int = 32
     """Channels of the encoder's first layer."""
     batch: int = 64
-    """Pictures per step, over all devices."""
+    """Images per step, over all devices."""
     warm_steps: int = 2000
     """Steps of stage one; 0 leaves it out."""
     steps: int = 8000
@@ -61,9 +61,9 @@ class WganSettings:
     critic_steps: int = 3
     """Critic steps per generator step."""
     rate: float = 2e-4
-    """Adam's rate in stage two; falls linearly in the second half."""
+    """Adam's learning rate in stage two; falls linearly in the second half."""
     warm_rate: float = 3e-4
-    """Adam's rate in stage one."""
+    """Adam's learning rate in stage one."""
     variance: float = 0.05
     """Of the decoder's Gaussian, per pixel: the larger, the better the samples of stage one, the worse its fits."""
     anchor: float = 0.01
@@ -71,7 +71,7 @@ class WganSettings:
     penalty: float = 10.0
     """Weight of the gradient penalty."""
     averaging: float = 0.998
-    """How much of the averaged weights stays from step to step."""
+    """Decay of the exponential moving average of the weights."""
 
     def __post_init__(self) -> None:
         if self.network not in GENERATORS:
@@ -89,21 +89,21 @@ class WganSettings:
         if self.warm_steps + self.steps == 0:
             raise ValueError("steps and warm_steps are both 0: there is nothing to train")
 
-    def network_settings(self, pictures: Pictures) -> dict[str, Any]:
-        """What the generator's class takes."""
+    def network_settings(self, images: ImageSet) -> dict[str, Any]:
+        """Arguments of the generator's class."""
         settings: dict[str, Any] = {"latent": self.latent, "width": self.width}
-        return settings | ({"channels": pictures.signal_shape[0]} if self.network == "residual-generator" else {})
+        return settings | ({"channels": images.signal_shape[0]} if self.network == "residual-generator" else {})
 
 
 class Wgan(Task):
-    """The training of one generator on one set of pictures."""
+    """The training of one generator on one set of images."""
 
     columns = ("reconstruction", "divergence", "distance", "penalty", "generator")
 
     def __init__(
         self,
         settings: WganSettings,
-        pictures: Pictures,
+        images: ImageSet,
         seed: int,
         device: torch.device | str = "cpu",
         *,
@@ -112,16 +112,16 @@ class Wgan(Task):
     ) -> None:
         self._layout = layout
         self.settings = settings
-        self.pictures = pictures
+        self.images = images
         self.steps = settings.warm_steps + settings.steps
         self.batch = settings.batch
-        self.law = TruncatedNormal(radius=round(math.sqrt(settings.latent) + 4, 2))
+        self.prior = TruncatedNormal(radius=round(math.sqrt(settings.latent) + 4, 2))
         random = _validate.seed(seed)
-        make: Any = partial(build, settings.network, settings.network_settings(pictures))
+        make: Any = partial(build, settings.network, settings.network_settings(images))
         self.generator: Any = _placed(make, random, device, layout)
         shape = tuple(int(n) for n in self.generator.signal_shape)
-        if shape != pictures.signal_shape:
-            raise ValueError(f"{settings.network} makes pictures {shape}, but the data are {pictures.signal_shape}")
+        if shape != images.signal_shape:
+            raise ValueError(f"{settings.network} makes images {shape}, but the data are {images.signal_shape}")
         self.critic = _placed(lambda: Critic(shape, settings.critic_width), random, device, layout)
         self.encoder = _placed(lambda: Encoder(shape, settings.latent, settings.encoder_width), random, device, layout)
         self.average = copy.deepcopy(self.generator).requires_grad_(False)
@@ -140,7 +140,7 @@ class Wgan(Task):
 
     def identity(self) -> list[object]:
         """Settings and data."""
-        return [self.settings, self.pictures.bytes]
+        return [self.settings, self.images.bytes]
 
     def step(self, number: int, draw: Draw, devices: Devices) -> dict[str, Tensor]:
         """One step of stage one, or one generator step of stage two with its critic steps."""
@@ -167,7 +167,7 @@ class Wgan(Task):
         for _ in range(ahead * settings.critic_steps):
             distance, penalty = self._critic_step(draw, devices)
         self.critic.requires_grad_(False)
-        z = draw.latent(self.law, settings.batch, self.generator.latent_shape)
+        z = draw.latent(self.prior, settings.batch, self.generator.latent_shape)
         with devices.fabric.autocast():
             loss = -self.critic(self.generator(z)).float().mean()
         losses = {"distance": distance, "penalty": penalty, "generator": loss}
@@ -182,7 +182,7 @@ class Wgan(Task):
 
     def _critic_step(self, draw: Draw, devices: Devices) -> tuple[Tensor, Tensor]:
         real = self._real(draw)
-        z = draw.latent(self.law, self.settings.batch, self.generator.latent_shape)
+        z = draw.latent(self.prior, self.settings.batch, self.generator.latent_shape)
         with devices.fabric.autocast():
             with torch.no_grad():
                 fake = self.generator(z)
@@ -194,7 +194,7 @@ class Wgan(Task):
         return distance, penalty
 
     def _evidence(self, draw: Draw, devices: Devices) -> tuple[Tensor, Tensor, Tensor]:
-        """Negative evidence lower bound up to a constant; squared error per pixel; divergence from the normal law."""
+        """Negative evidence lower bound up to a constant; squared error per pixel; divergence from the standard normal."""
         real = self._real(draw)
         noise = draw.normal(self.settings.batch, self.generator.latent_shape)
         with devices.fabric.autocast():
@@ -204,42 +204,44 @@ class Wgan(Task):
         return error / (2 * self.settings.variance) + divergence, error / real[0].numel(), divergence
 
     def _real(self, draw: Draw) -> Tensor:
-        real = self.pictures.batch(draw.index(self.settings.batch, len(self.pictures)), draw.device)
+        real = self.images.batch(draw.index(self.settings.batch, len(self.images)), draw.device)
         return real.contiguous(memory_format=self._layout)
 
     def samples(self, count: int, seed: int = 0) -> Tensor:
         """Samples of the averaged generator."""
-        z = self.law.sample(count, self.generator.latent_shape, _validate.seed(seed)).float()
+        z = self.prior.sample(count, self.generator.latent_shape, _validate.seed(seed)).float()
         with torch.no_grad():
             return torch.cat(
                 [self.average(part.to(next(self.average.parameters()).device)) for part in _batch.pieces(z, 64)]
             )
 
-    def picture(self, folder: Path, name: str) -> None:
+    def save_samples(self, folder: Path, name: str) -> None:
         """A sheet of 64 samples."""
         contact_sheet(self.samples(64), folder / f"{name}.png")
 
     def finish(self, folder: Path, facts: dict[str, Any]) -> list[Path]:
         """Save the averaged generator and, if it was trained, the encoder."""
         facts = facts | {
-            "data": self.pictures.name,
-            "data_licence": self.pictures.licence,
+            "data": self.images.name,
+            "data_licence": self.images.licence,
             "training": dataclasses.asdict(self.settings),
             "signal_range": [0.0, 1.0],
-            "law": {"radius": self.law.radius, "scale": self.law.scale},
+            "law": {"radius": self.prior.radius, "scale": self.prior.scale},
         }
-        settings = self.settings.network_settings(self.pictures)
+        settings = self.settings.network_settings(self.images)
         files = [folder / "generator.safetensors"]
         save_network(files[0], Saved(self.settings.network, settings, self.average, facts))
         store_preconditioner(files[0])
-        if self.settings.anchor or not self.settings.steps:  # else it belongs to another generator than this one
+        if self.settings.anchor or not self.settings.steps:  # an untrained encoder belongs to another generator
             encoder = {
-                "signal_shape": list(self.pictures.signal_shape),
+                "signal_shape": list(self.images.signal_shape),
                 "latent": self.settings.latent,
                 "width": self.settings.encoder_width,
             }
             files.append(folder / "encoder.safetensors")
-            own = {name: value for name, value in facts.items() if name != "quality"}  # that is the generator's
+            own = {
+                name: value for name, value in facts.items() if name != "quality"
+            }  # this one describes the generator
             save_network(files[1], Saved("encoder", encoder, self.encoder, own))
         return files
 

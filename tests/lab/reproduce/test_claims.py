@@ -320,12 +320,12 @@ def test_the_theorems_largest_penalty_is_that_of_the_loss():
 
 def test_missing_digits_are_missed_before_the_first_part(tmp_path, monkeypatch):
     def none(split):
-        raise RuntimeError("t10k could not be had")
+        raise RuntimeError("t10k could not be downloaded")
 
     monkeypatch.setattr(defender_module, "mnist", none)
     defender_module._test_digits.cache_clear()
     monkeypatch.setattr("genprior.lab.reproduce.run.run_parts", lambda *_: pytest.fail("nothing is to be run"))
-    with pytest.raises(RuntimeError, match="could not be had"):
+    with pytest.raises(RuntimeError, match="could not be downloaded"):
         reproduce(("plateau", "defence"), tmp_path)
 
 
@@ -525,7 +525,7 @@ def test_real_faces_come_from_the_person_and_practice_ones_are_others(tmp_path):
         practice.problem.loss(contest.starts.new_zeros(2, 3, 64, 64)),
     )
     assert any(".celeba.real." in part.name for part in sensing.parts(setting))
-    with pytest.raises(ValueError, match="holds 4 pictures, expected at least 6"):
+    with pytest.raises(ValueError, match="holds 4 images, expected at least 6"):
         sensing.contest(setting, "celeba", 10, "real", 3, True)
 
 

@@ -1,4 +1,4 @@
-"""The race: every solver on eight problems, by time and by passes; baselines tuned, ours with no option at all."""
+"""The race: every solver on eight problems, by time and by passes; tuned baselines against our solvers without options."""
 
 from genprior.lab.race.run import Race, run_race
 

@@ -1,4 +1,4 @@
-"""Who runs: the baselines with the grids they are tuned over, and ours as they come."""
+"""The solvers: baselines with their tuning grids, and ours with defaults."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _STEPS = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 _ADAM = (0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.7)
 _MEMORIES = (5, 10, 20, 40, 80)
 _FEWEST = 3
-"""Values of a number from which on its grid has an edge."""
+"""Fewest values of a parameter for its grid to have an edge."""
 
 
 def grids(*, quick: bool = False) -> dict[str, list[Choice]]:
-    """Each baseline with the settings that it may choose from, on other pictures of the same problem.
+    """Each baseline with its settings, tuned on other images of the same problem.
 
     The default of each (steps from a running estimate of the curvature) is among them.
     """
@@ -40,7 +40,7 @@ def grids(*, quick: bool = False) -> dict[str, list[Choice]]:
 
 
 def at_edge(chosen: Choice, choices: list[Choice]) -> bool:
-    """Whether a number of the chosen setting is the least or the largest of its grid: a wider one might do better."""
+    """Whether a parameter of the chosen setting is at the edge of its grid: a wider grid might be better."""
     for name, value in _numbers(chosen):
         tried = {other for choice in choices for key, other in _numbers(choice) if key == name}
         if len(tried) >= _FEWEST and value in (min(tried), max(tried)):
@@ -49,7 +49,7 @@ def at_edge(chosen: Choice, choices: list[Choice]) -> bool:
 
 
 def _numbers(setting: object) -> Iterator[tuple[str, float]]:
-    """The numbers of a solver and of its z step, by name."""
+    """The parameters of a solver and of its z step, by name."""
     for field in fields(setting):  # type: ignore[arg-type]
         value = getattr(setting, field.name)
         if isinstance(value, int | float):

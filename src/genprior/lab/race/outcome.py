@@ -1,4 +1,4 @@
-"""What a race says: times and passes to the targets, share solved, speed-ups. Medians over the rounds."""
+"""The outcome of a race: times and passes to the targets, share solved, speed-ups. Medians over the rounds."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from genprior.lab.race.problems import Entry
 from genprior.solvers import Choice
 
 ERRORS = (0.05, 0.01)
-"""Targets where the data are exact: median relative error."""
+"""Targets for exact data: median relative error."""
 EXCESSES = (1.2, 1.02)
-"""Targets where they are noisy: median objective over the best that anybody found for the picture."""
+"""Targets for noisy data: median of the objective over the best one found for the image."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Entrant:
-    """A solver as it runs, and whether its setting lies at the edge of the grid that it was chosen from."""
+    """A solver with its setting, and whether that lies at the edge of its grid."""
 
     solver: Choice
     edge: bool = False
@@ -42,19 +42,19 @@ class Entrant:
 
 @dataclass(frozen=True)
 class Standing:
-    """One solver on one problem; None where a target was reached in fewer than half of the rounds."""
+    """One solver on one problem; None if a target was reached in fewer than half of the rounds."""
 
     solver: str
     settings: str
     edge: bool
-    """Whether the setting lies at the edge of the grid that it was chosen from."""
+    """Whether the setting lies at the edge of its grid."""
     rounds: int
     budget_seconds: float
     seconds: tuple[float | None, float | None]
     """To the loose and to the tight target."""
     passes: tuple[float | None, float | None]
     solved: float
-    """Share of pictures within the loose target at the end."""
+    """Share of images within the loose target at the end."""
     final: float
     """Median error, or median objective over the best, at the end."""
 
@@ -70,18 +70,18 @@ class ProblemOutcome:
     tuning_seconds: float
     standings: tuple[Standing, ...]
     speedups: tuple[float | None, float | None]
-    """Of Auto over the fastest tuned baseline, to the loose and to the tight target; None where nobody got there."""
+    """Of Auto over the fastest tuned baseline, to the loose and to the tight target; None if no solver reached it."""
     kinds: tuple[str, str]
-    """``=``, or ``>=`` where no baseline got there (its time is then all it was given), ``<=`` where only Auto did not."""
+    """``=``, or ``>=`` if no baseline reached the target (its whole time then counts), ``<=`` if only Auto did not."""
     curves: dict[str, tuple[Tensor, Tensor]]
     """Per solver: seconds and the median measure of the first round."""
 
     def of(self, solver: str) -> Standing:
-        """One solver's standing."""
+        """The results of one solver."""
         return next(standing for standing in self.standings if standing.solver == solver)
 
     def leaders(self) -> list[str]:
-        """The baselines that came first to a target, or nearest to it where none arrived: those that speed-ups depend on."""
+        """The baselines that reached a target first, or came nearest if none did: speed-ups depend on them."""
         others = [standing for standing in self.standings if standing.solver not in OURS]
         loose = min(others, key=lambda standing: (_late(standing.seconds[0]), standing.final))
         tight = min(others, key=lambda standing: (_late(standing.seconds[1]), standing.final))
@@ -89,7 +89,7 @@ class ProblemOutcome:
 
 
 def first_time(times: Tensor, measure: Tensor, target: float) -> float | None:
-    """When the median over the pictures first was at most the target."""
+    """The first time at which the median over the images was at most the target."""
     place = (measure.median(dim=1).values <= target).nonzero()
     return float(times[place[0, 0]]) if len(place) else None
 
@@ -97,7 +97,7 @@ def first_time(times: Tensor, measure: Tensor, target: float) -> float | None:
 def outcome_of(
     entry: Entry, runs: dict[str, list[Run]], field: dict[str, Entrant], tuning_seconds: float
 ) -> ProblemOutcome:
-    """Put the rounds of all solvers on one problem together."""
+    """Combine the rounds of all solvers on one problem."""
     best = torch.stack([run.objectives[-1] for rounds in runs.values() for run in rounds]).amin(dim=0)
 
     def measure(run: Run) -> Tensor:
@@ -137,7 +137,7 @@ def outcome_of(
 
 
 def _middle(values: list[float | None]) -> float | None:
-    """The lower median, where never counts as infinitely late: reached in half of the rounds is reached."""
+    """The lower median, with never as infinity: a target reached in half of the rounds counts as reached."""
     middle = statistics.median_low(_late(value) for value in values)
     return middle if math.isfinite(middle) else None
 
@@ -147,7 +147,7 @@ def _late(value: float | None) -> float:
 
 
 def _speedup(standings: list[Standing], number: int) -> tuple[float | None, str]:
-    """Of Auto over the fastest baseline to one target, and what kind of number it is."""
+    """Of Auto over the fastest baseline to one target, and whether it is exact or a bound."""
     auto = next(s for s in standings if s.solver == "Auto")
     ours = auto.seconds[number]
     others = [s for s in standings if s.solver not in OURS]
@@ -160,5 +160,5 @@ def _speedup(standings: list[Standing], number: int) -> tuple[float | None, str]
 
 
 def geometric_mean(values: list[float]) -> float | None:
-    """Of positive numbers; None of none."""
+    """Of positive numbers; None if there are none."""
     return math.exp(statistics.fmean(math.log(value) for value in values)) if values else None

@@ -1,4 +1,4 @@
-"""The problems of the race. The truth lies in the range of the generator, so that errors against it mean something."""
+"""The problems of the race. The truth lies in the range of the generator, so that errors against it are meaningful."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MISSING = 0.5
 
 @dataclass(frozen=True)
 class Entry:
-    """One problem of the race: what it is, and how it is made."""
+    """One problem of the race: its description and construction."""
 
     key: str
     title: str
@@ -32,7 +32,7 @@ class Entry:
     noisy: bool
     """Judged by the objective, not by the error."""
     make: Callable[[Generator, Tensor, torch.Generator], Problem]
-    """From the truth, with random numbers of its own."""
+    """Makes the problem from the truth, with its own random numbers."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ ENTRIES = (
 
 
 def instance(entry: Entry, generator: Generator, count: int, seed: int) -> Instance:
-    """The entry's problem for ``count`` pictures; another seed gives other pictures, noise and starts."""
+    """The entry's problem for ``count`` images; another seed gives other images, noise and starts."""
     with torch.no_grad():
         truth = generator(generator.sample_latent(count, seed=1000 + seed))
     random = torch.Generator().manual_seed(2000 + seed)

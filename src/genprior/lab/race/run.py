@@ -1,4 +1,4 @@
-"""Running the race: tune on other pictures, then run everybody from the same starts, in turns."""
+"""Runs the race: tune on other images, then run all solvers from the same starts, in turns."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from genprior.stopping import MaxSteps, Seconds
 
 _NEVER = 10**9
 _TIGHT = 1e-6
-"""A race is run to the end: nobody stops where users would."""
+"""Runs use their whole budget, without early stopping."""
 _FINALISTS = 2
-"""Settings of a baseline that get the second, longer look."""
+"""Settings of a baseline that enter the second, longer tuning run."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Pictures and seconds."""
+    """Images and seconds."""
 
     pictures: int
     tuning_pictures: int
@@ -48,7 +48,7 @@ QUICK = {"mnist": Budget(8, 4, 0.1, 0.3, 2.0, 1.2), "celeba": Budget(2, 2, 0.2, 
 
 @dataclass(frozen=True)
 class Race:
-    """All that was measured."""
+    """All measurements."""
 
     problems: tuple[ProblemOutcome, ...]
     repeats: int
@@ -91,7 +91,7 @@ def _one_problem(
     solve(practice.problem, Adam(), stop=MaxSteps(3), progress=False)  # the first passes of a process are slow
     field = _tuned(practice, budget, quick, announce) | {name: Entrant(make()) for name, make in OURS.items()}
     contest = instance(entry, generator, budget.pictures, seed)
-    solve(contest.problem, Adam(), stop=MaxSteps(1), progress=False)  # nobody's clock pays for factorising A
+    solve(contest.problem, Adam(), stop=MaxSteps(1), progress=False)  # factorise A outside of any timing
     runs: dict[str, list[Run]] = {name: [] for name in field}
     names = ["Auto", *(other for other in field if other != "Auto")]
     for repeat in range(repeats):
@@ -105,7 +105,7 @@ def _one_problem(
 
 
 def _tuned(practice: Instance, budget: Budget, quick: bool, announce: Callable[[str], object]) -> dict[str, Entrant]:
-    """Of each grid the setting with the lowest median objective: a short look at all, a longer one at the best."""
+    """The best setting of each grid by median objective: a short run of all, then a longer one of the best."""
     best: dict[str, Entrant] = {}
     for name, choices in grids(quick=quick).items():
         announce(f"{practice.entry.key}: tuning {name}, {len(choices)} settings")
@@ -123,7 +123,7 @@ def _ranked(practice: Instance, name: str, choices: list[Choice], seconds: float
 
 
 def run_one(contest: Instance, name: str, solver: Choice, seconds: float) -> Run:
-    """One solver on one problem. What a generator has learned is forgotten first; a metric that came with it stays."""
+    """One solver on one problem. Cached estimates are dropped first; a bundled preconditioner stays."""
     contest.problem.generator.forget()
     record = ErrorRecorder(contest.truth)
     result = solve(

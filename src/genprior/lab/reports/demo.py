@@ -1,4 +1,4 @@
-"""The demo's table, picture and page."""
+"""The demo's table, figures and page."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 _HEAD = ("solver", "error", "worst", "objective", "seconds", "iterations", "passes")
 _SHORT = (0, 1, 2, 4, 6)  # what fits on a terminal of 80 columns
 _KINDS = {
-    "test": "real test digits, which the generator never saw: some error remains, for they do not lie quite in its range",
-    "range": "digits that the generator made itself: the error can go to zero",
+    "test": "real test digits, not used in training: some error remains, because they lie slightly outside its range",
+    "range": "digits from the generator: the error can go to zero",
 }
 
 
 def demo_rows(demo: Demo) -> list[dict[str, object]]:
-    """One row of numbers per solver."""
+    """One row per solver."""
     return [
         {
             "solver": run.name,
@@ -48,7 +48,7 @@ def demo_rows(demo: Demo) -> list[dict[str, object]]:
 
 
 def demo_title(demo: Demo) -> str:
-    """What was done, in one line."""
+    """A one-line summary."""
     return f"{len(demo.truth)} digits of {demo.pixels} pixels from {demo.measurements} random measurements each"
 
 
@@ -65,7 +65,7 @@ def demo_table(demo: Demo) -> Table:
 
 
 def write_page(demo: Demo, path: Path) -> None:
-    """The report: table, pictures, curves, plans; one file."""
+    """The report: table, images, curves, plans; one file."""
     rows = _texts(demo)
     best = min(range(len(demo.runs)), key=lambda i: float(demo.runs[i].errors.median()))
     shown = [("original", demo.truth), ("A^T y", stretched(demo.backprojection))]
@@ -76,7 +76,7 @@ def write_page(demo: Demo, path: Path) -> None:
             "Result",
             page.table(_HEAD, rows, best) + page.paragraph("Error: |G(z) - truth| / |truth|, median of the digits."),
         ),
-        ("Pictures", page.strips(shown)),
+        ("Images", page.strips(shown)),
         ("Error against time and passes", page.plot(draw_curves(demo))),
         ("What each solver did", plans),
     ]

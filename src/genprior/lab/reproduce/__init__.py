@@ -1,4 +1,4 @@
-"""The paper's experiments, in parts that are kept: ``genprior reproduce``."""
+"""The paper's experiments, in parts whose results are stored: ``genprior reproduce``."""
 
 from genprior.lab.reproduce.run import EXPERIMENTS, Reproduction, reproduce
 

@@ -1,4 +1,4 @@
-"""Claims of the paper in our own words, each judged by code from the numbers: holds, partly, not; undecided, or too short."""
+"""Claims of the paper in our own words, each judged from the numbers: holds, partly, not; undecided, or too short."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from genprior.lab.reproduce.parts import Array, Found
 
 HOLDS, PARTLY, FAILS = "holds", "holds partly", "does not hold"
 UNDECIDED = "undecided"
-"""The 95% interval includes "no difference": these pictures cannot tell, whichever way their mean points."""
+"""The 95% interval includes "no difference": these images do not decide, whatever their mean."""
 NOT_JUDGED = "not judged"
-"""The run was too short to see what the claim speaks of."""
+"""The run was too short for the claim."""
 DUAL_SUM = 3.389
-"""The sum of ``1/(k log^2(k+1))``: the paper's rule moves a dual at most so many times its first step."""
+"""The sum of ``1/(k log^2(k+1))``: the paper's rule moves a dual at most this many times its first step."""
 _RESAMPLES = 4000
 _TINY = 1e-30
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim, the verdict, and the numbers beside it."""
+    """A claim, its verdict and the numbers."""
 
     key: str
     experiment: str
     paper: str
-    """What the paper says, in our words; or, where ``ours``, a question that it does not ask."""
+    """The paper's claim in our words; if ``ours``, a question that the paper does not ask."""
     verdict: str
     finding: str
-    """What was found here, with numbers."""
+    """The finding, with numbers."""
     numbers: dict[str, Any] = field(default_factory=dict)
     ours: bool = False
 
@@ -58,21 +58,21 @@ def within(value: float | None, good: tuple[float, float], fair: tuple[float, fl
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two methods on the same pictures from the same starts; below 1 the first is ahead."""
+    """Two methods on the same images from the same starts; below 1 the first is better."""
 
     ratio: float
-    """Of the means over the pictures, as the paper plots averages."""
+    """Ratio of the means over the images, because the paper plots averages."""
     low: float
     high: float
-    """95% bootstrap interval of that ratio, pictures drawn again in pairs."""
+    """95% bootstrap interval of that ratio, images resampled in pairs."""
     median_ratio: float
     won: float
-    """Share of the pictures on which the first is lower."""
+    """Share of the images on which the first is lower."""
     pictures: int
 
     @property
     def verdict(self) -> str:
-        """Undecided where the interval includes 1; where most pictures contradict their mean, partly, on either side.
+        """Undecided if the interval includes 1; partly if most images contradict their mean, on either side.
 
         They contradict it if the ratio of medians and the share won both do.
         """
@@ -83,7 +83,7 @@ class Comparison:
         return PARTLY if self.median_ratio < 1 and self.won > 0.5 else FAILS
 
     def __str__(self) -> str:
-        """For people."""
+        """Ratio, interval and shares in words."""
         return (
             f"{self.ratio:.2f} [{self.low:.2f}, {self.high:.2f}] (medians {self.median_ratio:.2f}, "
             f"lower on {self.won:.0%} of {self.pictures})"
@@ -91,7 +91,7 @@ class Comparison:
 
 
 def compared(ours: Array, theirs: Array, seed: int = 0) -> Comparison:
-    """Paired, with a bootstrap over the pictures."""
+    """Paired, with a bootstrap over the images."""
     ours, theirs = np.asarray(ours, float), np.asarray(theirs, float)
     drawn = np.random.default_rng(seed).integers(len(ours), size=(_RESAMPLES, len(ours)))
     ratios = ours[drawn].mean(axis=1) / np.maximum(theirs[drawn].mean(axis=1), _TINY)
@@ -107,7 +107,7 @@ def compared(ours: Array, theirs: Array, seed: int = 0) -> Comparison:
 
 
 def together(verdicts: Sequence[str]) -> str:
-    """All the same: that; nothing holds, and something does not: does not hold; otherwise partly."""
+    """The common verdict if all agree; if none holds and one does not: does not hold; otherwise partly."""
     found = set(verdicts)
     if len(found) == 1:
         return verdicts[0]
@@ -115,12 +115,12 @@ def together(verdicts: Sequence[str]) -> str:
 
 
 def mean(found: Found, name: str) -> Array:
-    """The mean over the pictures at each step, as the paper plots."""
+    """The mean over the images at each step, as the paper plots."""
     return np.asarray(found.arrays[name].mean(axis=1))
 
 
 def at_share(curves: Array, share: float) -> Array:
-    """The curves' values, one per picture, at a share of their steps."""
+    """The curves' values, one per image, at a share of their steps."""
     return np.asarray(curves[round(share * (len(curves) - 1))])
 
 
@@ -131,7 +131,7 @@ def first_step(curve: Array, target: float) -> int | None:
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float:
-    """Of the line through the logarithms."""
+    """Slope of the line through the logarithms."""
     return float(np.polyfit(np.log(np.asarray(x, float)), np.log(np.maximum(np.asarray(y, float), 1e-300)), 1)[0])
 
 
@@ -144,11 +144,11 @@ def binomial(right: int, count: int) -> tuple[float, float]:
 
 
 def share_of(value: float, count: int) -> str:
-    """A share of so many pictures with its interval, for people."""
+    """A share of the images with its interval, in words."""
     low, high = binomial(round(value * count), count)
     return f"{percent(value)} [{percent(low)}, {percent(high)}]"
 
 
 def percent(value: float) -> str:
-    """For people."""
+    """A share as text."""
     return f"{100 * value:.1f}%"

@@ -1,4 +1,4 @@
-"""The code on which numbers depend: parts that were computed by different code do not belong together."""
+"""The code on which numbers depend: results of different code must not be combined."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 
 def code_of(modules: Iterable[str], root: Path) -> str:
-    """Digest of what these modules and all that they import do, found below ``root``.
+    """Digest of these modules and all that they import below ``root``.
 
-    It is made of statements, whatever file they are in: documentation, comments and layout may change, and files may be
-    renamed, split or joined. What the modules do not import does not count.
+    It covers statements, not files: documentation, comments and layout may change, and files may be renamed, split or
+    joined.
     """
     found: set[str] = set()
     waiting, seen = [path for name in modules for path in _files(name, root)], set[Path]()
@@ -28,7 +28,7 @@ def code_of(modules: Iterable[str], root: Path) -> str:
 
 
 class _Bare(ast.NodeTransformer):
-    """Takes out imports and documentation."""
+    """Removes imports and documentation."""
 
     def visit_Import(self, node: ast.Import) -> None:
         """Leave it out."""
@@ -37,12 +37,12 @@ class _Bare(ast.NodeTransformer):
         """Leave it out."""
 
     def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
-        """Leave it out where it is a text."""
+        """Remove it if it is documentation."""
         return None if isinstance(node.value, ast.Constant) else node
 
 
 def _imports(tree: ast.AST) -> Iterator[str]:
-    """What is imported anywhere; a module, or a name in one."""
+    """All imports, of modules or of names in them."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -51,7 +51,7 @@ def _imports(tree: ast.AST) -> Iterator[str]:
 
 
 def _files(name: str, root: Path) -> list[Path]:
-    """The file of a module, or of the module that a name is in; none where it is not below ``root``."""
+    """The file of a module, or of the module that a name is in; none if it is not below ``root``."""
     place = root.joinpath(*name.split("."))
     for module in (place, place.parent):
         files = [path for path in (module.with_suffix(".py"), module / "__init__.py") if path.is_file()]

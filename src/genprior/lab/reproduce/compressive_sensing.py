@@ -1,4 +1,4 @@
-"""Compressive sensing: objective and error against time and passes; truth in the range, and, apart, real pictures."""
+"""Compressive sensing: objective and error against time and passes; truth in the range and, separately, real images."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from genprior.training.data import image_files
 
 PREFIX = "compressive-sensing"
 METHODS = (GD, ADAM, PROJECTED, LINEARIZED, EXACT, AUTO)
-"""On faces, on real pictures, and on digits at other numbers of measurements than the main one: all but our variant
+"""On faces, on real images, and on digits at other numbers of measurements than the main one: all but our variant
 of exact ADMM."""
 FACTORISED = (PROJECTED, LINEARIZED, EXACT, EXACT_ADAM, AUTO)
-"""Who is charged with the factorisation of A: whoever takes a number from it; descent with given steps takes none."""
+"""Methods whose time includes the factorisation of A, because they use it; descent with given steps does not."""
 _PRACTICE_DIGITS = 150
-"""Real digits from here on are for practice."""
+"""Real digits from this index on are for tuning."""
 
 
 def parts(setting: Setting) -> list[Part]:
-    """Digits at every fraction, faces at few, then real pictures."""
+    """Digits at every fraction, faces at few, then real images."""
     size = setting.size
     found: list[Part] = []
     for fraction in size.digits.fractions:
@@ -64,13 +64,13 @@ def parts(setting: Setting) -> list[Part]:
 
 
 def methods(setting: Setting, generator: str, fraction: float, *, everyone: bool = False) -> list[Method]:
-    """Those of ``METHODS``, or everyone."""
+    """Those of ``METHODS``, or all."""
     offered = sensing_methods(setting.size.settings, generator, fraction)
     return [method for method in offered if everyone or method.key in METHODS]
 
 
 def measurements(generator: str, fraction: float) -> int:
-    """How many numbers a fraction of the pixels is, rounded down as in the paper."""
+    """Number of measurements for a fraction of the pixels, rounded down as in the paper."""
     return int({"mnist": 784, "celeba": 12288}[generator] * fraction + 1e-9)
 
 
@@ -86,42 +86,42 @@ def _field(setting: Setting, generator: str, fraction: float, size: Sensing, tru
 
 
 def contest(setting: Setting, generator: str, m: int, truth: str, count: int, practice: bool) -> Contest:
-    """Recover ``count`` pictures from ``m`` Gaussian measurements each."""
+    """Recover ``count`` images from ``m`` Gaussian measurements each."""
     net = network(generator, setting.device)
     seed = 10 * setting.seed + (5 if practice else 0)
     with torch.no_grad():
-        pictures = (
+        images = (
             net(net.sample_latent(count, seed=1000 + seed))
             if truth == "range"
-            else real_pictures(setting, generator, count, practice).to(net.device)
+            else real_images(setting, generator, count, practice).to(net.device)
         )
     operator, prepared = _OPERATORS[generator](generator, m, setting.seed, setting.device)
-    problem = Problem(net, loss=LeastSquares(operator, operator(pictures)))
-    measures = {"error": relative_error(pictures)}
+    problem = Problem(net, loss=LeastSquares(operator, operator(images)))
+    measures = {"error": relative_error(images)}
     return Contest(problem, net.sample_latent(count, seed=3000 + seed), measures, preparation=prepared)
 
 
-def real_pictures(setting: Setting, generator: str, count: int, practice: bool) -> Tensor:
-    """Digits that come with the package, or the person's own faces."""
+def real_images(setting: Setting, generator: str, count: int, practice: bool) -> Tensor:
+    """Bundled digits, or the user's own faces."""
     if generator == "mnist":
         start = _PRACTICE_DIGITS if practice else 0
         return samples.digits(start + count)[0][start:]
     if setting.faces is None:
-        raise ValueError("real faces need `faces`, a folder, tar or zip of pictures")
+        raise ValueError("real faces need `faces`, a folder, tar or zip of images")
     found = image_files(setting.faces, side=64, channels=3, limit=60)
     order = torch.arange(len(found))[count:] if practice else torch.arange(len(found))
     if len(order) < count:
-        raise ValueError(f"{setting.faces} holds {len(found)} pictures, expected at least {2 * count}")
+        raise ValueError(f"{setting.faces} holds {len(found)} images, expected at least {2 * count}")
     return found.batch(order[:count])
 
 
 def factorising(m: int) -> float:
-    """About how many seconds an operator takes: of order m^3, a minute at 6144."""
+    """Estimated seconds to factorise an operator: of order m^3, a minute at 6144."""
     return 60 * (m / 6144) ** 3
 
 
 def _operator(generator: str, m: int, seed: int, device: str) -> tuple[Gaussian, float]:
-    """Factorised already, and how many seconds that took: on nobody's clock, whoever comes first."""
+    """The factorised operator and the seconds that took, which no method's time includes."""
     made = Gaussian(m, network(generator, device).signal_shape, seed=seed, device=device)
     start = time.perf_counter()
     made.gram_bounds()

@@ -1,4 +1,4 @@
-"""A problem, the same start for everybody, and the two kinds of parts that make a fair race: tuning, and running."""
+"""A problem with one start for all methods, and the two parts of a fair race: tuning and running."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ _BATCH_SECONDS = {"mnist": 0.004, "celeba": 0.012}
 
 @dataclass(frozen=True)
 class Setting:
-    """What decides every number of a run."""
+    """Everything that determines the numbers of a run."""
 
     size: Size
     seed: int = 0
     device: str = "cpu"
     faces: Path | None = None
-    """The person's own pictures, if any."""
+    """The user's own images, if any."""
 
 
 @dataclass(frozen=True)
 class Contest:
-    """A problem with its start, and what to measure on the way."""
+    """A problem with its start, and the measures to record."""
 
     problem: Problem
     starts: Tensor
     measures: dict[str, Measure]
     watch: Callable[[View], dict[str, Tensor]] | None = None
-    """More to note at each step: one number per item, of the current iterate, zeros where a method has none."""
+    """Further values to record at each step: one per item, of the current iterate, zero if a method has none."""
     preparation: float = 0.0
-    """Seconds that were spent once on factorising the operator, on nobody's clock."""
+    """Seconds spent once on factorising the operator, outside of the solvers' time."""
 
 
 Make = Callable[[int, bool], Contest]
-"""A contest for so many pictures; others for practice (True) than for the contest itself."""
+"""Makes the contest for a number of images; True uses other images, for tuning."""
 
 
 @lru_cache(maxsize=4)
@@ -63,9 +63,9 @@ def network(name: str, device: str) -> Generator:
     return load_generator(name, device=device)
 
 
-def seconds(generator: str, steps: int, pictures: int) -> float:
-    """About how long so many iterations take on two quiet cores: for the estimate of the time left."""
-    return steps * (_BATCH_SECONDS[generator] + pictures * _ITEM_SECONDS[generator])
+def seconds(generator: str, steps: int, images: int) -> float:
+    """Estimated time of some iterations on two idle cores, for the time left."""
+    return steps * (_BATCH_SECONDS[generator] + images * _ITEM_SECONDS[generator])
 
 
 @dataclass
@@ -83,7 +83,7 @@ class _Watcher:
 
 
 def race(contest: Contest, solver: Choice, steps: int) -> Found:
-    """One solver for so many iterations; nobody stops early, everybody pays for what they use."""
+    """Run one solver for a number of iterations, without early stopping."""
     contest.problem.generator.forget()
     record = Recorder(contest.measures, contest.starts.flatten(1)[:, 0])
     watcher = None if contest.watch is None else _Watcher(contest.watch, len(contest.starts))
@@ -134,11 +134,11 @@ def quartiles(values: Tensor) -> dict[str, float | None]:
     return {name: value if np.isfinite(value) else None for name, value in found.items()}
 
 
-def tuning_part(name: str, method: Method, make: Make, pictures: int, steps: int, generator: str) -> Part:
-    """Every setting of a method on practice pictures; the lowest mean objective at the end is chosen."""
+def tuning_part(name: str, method: Method, make: Make, images: int, steps: int, generator: str) -> Part:
+    """Every setting of a method on the tuning images; the lowest mean objective at the end is chosen."""
 
     def run(results: Results) -> Found:
-        contest = make(pictures, True)
+        contest = make(images, True)
         solvers = method.solvers(steps)
         found = [race(contest, solver, steps) for solver in solvers]
         ends = [torch.from_numpy(one.arrays["objective"][-1]).double().nan_to_num(nan=torch.inf) for one in found]
@@ -146,7 +146,7 @@ def tuning_part(name: str, method: Method, make: Make, pictures: int, steps: int
         best = scores.index(min(scores))
         numbers: dict[str, Any] = {
             "method": method.key,
-            "pictures": pictures,
+            "pictures": images,
             "iterations": steps,
             "solvers": [repr(solver) for solver in solvers],
             "scores": scores,
@@ -155,22 +155,22 @@ def tuning_part(name: str, method: Method, make: Make, pictures: int, steps: int
         }
         return Found(numbers, times={"seconds": sum(one.times["seconds"] for one in found)})
 
-    return Part(name, run, len(method.choices) * seconds(generator, steps, pictures))
+    return Part(name, run, len(method.choices) * seconds(generator, steps, images))
 
 
 def race_part(
-    name: str, method: Method, make: Make, pictures: int, steps: int, generator: str, tuning: str | None
+    name: str, method: Method, make: Make, images: int, steps: int, generator: str, tuning: str | None
 ) -> Part:
-    """The chosen setting of a method on the contest's pictures."""
+    """The chosen setting of a method on the contest's images."""
 
     def run(results: Results) -> Found:
-        return race(make(pictures, False), chosen(method, results, tuning, steps), steps)
+        return race(make(images, False), chosen(method, results, tuning, steps), steps)
 
-    return Part(name, run, seconds(generator, steps, pictures), () if tuning is None else (tuning,))
+    return Part(name, run, seconds(generator, steps, images), () if tuning is None else (tuning,))
 
 
 def chosen(method: Method, results: Results, tuning: str | None, steps: int) -> Choice:
-    """The setting that the tuning found, or the only one, for a run of so many iterations."""
+    """The tuned setting, or the only one, for a run of this many iterations."""
     if tuning is None:
         return method.solvers(steps)[0]
     numbers = results[tuning].numbers
@@ -183,7 +183,7 @@ def chosen(method: Method, results: Results, tuning: str | None, steps: int) -> 
 
 @dataclass(frozen=True)
 class Field:
-    """A whole race on one problem: parts that tune, parts that run."""
+    """A whole race on one problem: its tuning and its runs."""
 
     prefix: str
     make: Make
@@ -209,7 +209,7 @@ class Field:
 
 
 def always(steps: int) -> Callable[[Method], int]:
-    """As many iterations for everybody."""
+    """The same number of iterations for all."""
     return partial(_constant, steps)
 
 

@@ -27,10 +27,9 @@ from genprior.lab.reproduce.parts import Found, Part, Results
 PREFIX = "defence"
 PAPERS = (GD, ADAM, EXACT)
 KNOWN = (EXACT_ADAM,)
-"""Defences that are attacked by somebody who knows them: the kind that ``genprior defend`` takes, with enough digits and
-steps to mean something."""
+"""Defences tested by adaptive attacks: those of ``genprior defend``, with enough digits and steps for a meaningful result."""
 CLEAN = (ADAM, EXACT, EXACT_ADAM)
-"""Defences that clean pictures are sent through."""
+"""Defences tested on clean images."""
 LATENT_WEIGHTS = (0.1, 1.0, 10.0)
 _LATENT_STARTS = 2
 _SNAPSHOTS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -45,7 +44,7 @@ def methods(count: int) -> list[Method]:
 
 
 def parts(setting: Setting) -> list[Part]:
-    """The attack, the tuning, the runs in chunks, clean pictures, and the attacks that know."""
+    """The attack, the tuning, the runs in batches, clean images, and adaptive attacks."""
     size, field = setting.size.defence, methods(setting.size.settings)
     found = [Part(f"{PREFIX}.attack", partial(_attack, setting), 0.004 * size.pictures)]
     for method in field:
@@ -65,14 +64,14 @@ def parts(setting: Setting) -> list[Part]:
             found.append(_part(setting, method, f"latent.{method.key}", _latent, searches, size.latent_pictures))
             tries = (
                 size.bpda_steps + size.bpda_steps // 3 + 4
-            )  # the second start for those that are left; with no attack
+            )  # the second start for the remaining ones; without attack
             bpda = _part(setting, method, f"bpda.{method.key}", _bpda, tries, size.bpda_pictures)
             found.append(replace(bpda, needs=(*bpda.needs, f"{PREFIX}.latent.{method.key}")))
     return found
 
 
 def chunks(setting: Setting, key: str) -> list[tuple[int, int]]:
-    """The pictures of each part: all for the paper's methods, fewer for ours."""
+    """The images of each part: all for the paper's methods, fewer for ours."""
     size = setting.size.defence
     count = size.pictures if key in PAPERS else size.control_pictures if key == EXACT_L2 else size.ours_pictures
     return [(start, min(count, start + size.chunk)) for start in range(0, count, size.chunk)]
@@ -81,26 +80,26 @@ def chunks(setting: Setting, key: str) -> list[tuple[int, int]]:
 Job = Callable[[Defender, Results], Found]
 
 
-def _part(setting: Setting, method: Method, name: str, job: Job, times: int, pictures: int) -> Part:
-    """``job`` projects so many pictures so many times."""
+def _part(setting: Setting, method: Method, name: str, job: Job, times: int, images: int) -> Part:
+    """``job`` projects ``images`` images ``times`` times."""
     tuning = f"{PREFIX}.tune.{method.key}" if method.tuned else None
 
     def run(results: Results) -> Found:
         solver = chosen(method, results, tuning, steps_of(setting, method.key))
         return job(Defender(setting, method.key, solver), results)
 
-    cost = times * seconds("mnist", steps_of(setting, method.key), pictures)
+    cost = times * seconds("mnist", steps_of(setting, method.key), images)
     needs = (f"{PREFIX}.attack", *([] if tuning is None else [tuning]))
     return Part(f"{PREFIX}.{name}", run, cost, needs)
 
 
 def _attack(setting: Setting, results: Results) -> Found:
-    pictures, labels = digits(setting, setting.size.defence.pictures)
+    images, labels = digits(setting, setting.size.defence.pictures)
     classify = classifier(setting.device)
-    attacked = ATTACK(classify, pictures, labels, seed=setting.seed)
+    attacked = ATTACK(classify, images, labels, seed=setting.seed)
     numbers = {
-        "pictures": len(pictures),
-        "clean_accuracy": accuracy(classify, pictures, labels),
+        "pictures": len(images),
+        "clean_accuracy": accuracy(classify, images, labels),
         "attacked_accuracy": accuracy(classify, attacked, labels),
         "size": ATTACK.size,
         "step": ATTACK.step,
@@ -110,16 +109,16 @@ def _attack(setting: Setting, results: Results) -> Found:
 
 
 def _practice(setting: Setting, key: str, count: int, practice: bool) -> Contest:
-    """Other digits, attacked, for tuning by the objective: labels of the defence's success are not looked at."""
+    """Other digits, attacked, for tuning by the objective: without using its labels."""
     net = network("mnist", setting.device)
-    pictures, labels = digits(setting, count, practice)
-    attacked = ATTACK(classifier(setting.device), pictures, labels, seed=setting.seed + 1)
+    images, labels = digits(setting, count, practice)
+    attacked = ATTACK(classifier(setting.device), images, labels, seed=setting.seed + 1)
     problem = Projection(net, NORMS[key]).problem(attacked)
     return Contest(problem, net.sample_latent(count, seed=5000 + setting.seed), {})
 
 
 def _run(defender: Defender, results: Results, *, start: int, stop: int) -> Found:
-    """Attacked pictures ``start`` to ``stop``."""
+    """Attacked images ``start`` to ``stop``."""
     stored = results[f"{PREFIX}.attack"].arrays
     attacked = torch.from_numpy(stored["attacked"][start:stop]).to(defender.setting.device)
     labels = torch.from_numpy(stored["labels"][start:stop]).to(defender.setting.device)
@@ -147,28 +146,28 @@ def _run(defender: Defender, results: Results, *, start: int, stop: int) -> Foun
 
 
 def _clean(defender: Defender, results: Results) -> Found:
-    """Clean pictures through the defence: what it costs where nobody attacks."""
+    """Clean images through the defence: the accuracy lost without an attack."""
     count = defender.setting.size.defence.ours_pictures
-    pictures, labels = digits(defender.setting, count)
+    images, labels = digits(defender.setting, count)
     size = defender.setting.size.defence.chunk
     right = 0
     for first in range(0, count, size):
         part = slice(first, min(count, first + size))
-        result = defender.project(pictures[part], defender.starts(len(labels[part]), first))
+        result = defender.project(images[part], defender.starts(len(labels[part]), first))
         right += int((predictions(defender.classify, result.signal) == labels[part]).sum())
     return Found({"pictures": count, "right": right, "accuracy": right / count})
 
 
 def _latent(defender: Defender, results: Results) -> Found:
-    """Misread pictures of the generator near the ball: several weights and starts; what fools the defence itself is kept."""
+    """Misread images of the generator near the ball: several weights and starts; those that fool the defence are kept."""
     size = defender.setting.size.defence
-    pictures, labels = digits(defender.setting, size.latent_pictures)
+    images, labels = digits(defender.setting, size.latent_pictures)
     z0 = defender.starts(len(labels))
-    clean = defender.project(pictures, z0)
-    best, lowest = pictures, lead(defender.classify(clean.signal), labels)
+    clean = defender.project(images, z0)
+    best, lowest = images, lead(defender.classify(clean.signal), labels)
     for z, weight in itertools.product(_latent_starts(defender, clean.z), LATENT_WEIGHTS):
         attack = LatentAttack(ATTACK.size, steps=size.latent_steps, weight=weight)
-        attacked = attack(network("mnist", defender.setting.device), defender.classify, pictures, labels, z)
+        attacked = attack(network("mnist", defender.setting.device), defender.classify, images, labels, z)
         ahead = lead(defender.classify(defender.project(attacked, z0).signal), labels)
         better = ahead < lowest
         best, lowest = torch.where(better[:, None, None, None], attacked, best), torch.minimum(ahead, lowest)
@@ -185,37 +184,37 @@ def _latent(defender: Defender, results: Results) -> Found:
 
 
 def _latent_starts(defender: Defender, z: Tensor) -> list[Tensor]:
-    """The latents of the clean projections, and the same shaken."""
+    """The latents of the clean projections, and a perturbed copy."""
     random = torch.Generator().manual_seed(6000 + defender.setting.seed)
     noise = torch.randn(z.shape, generator=random).to(z)
     return [z, *(z + 0.5 * number * noise for number in range(1, _LATENT_STARTS))]
 
 
 def _bpda(defender: Defender, results: Results) -> Found:
-    """The attacker knows the defence, its start and its steps, and takes its derivative for the identity.
+    """The attacker knows the defence, its start and its steps, and approximates its derivative by the identity.
 
-    From every picture; then, for the pictures that are still read right, from what the latent attack found.
+    From every image; then, for the images that are still read right, from what the latent attack found.
     """
     size = defender.setting.size.defence
-    pictures, labels = digits(defender.setting, size.bpda_pictures)
+    images, labels = digits(defender.setting, size.bpda_pictures)
     z0 = defender.starts(len(labels))
     attack = _knowing(size.bpda_steps)
-    attacked = attack(straight_through(defender.classify, defender.purifier(z0)), pictures, labels)
+    attacked = attack(straight_through(defender.classify, defender.purifier(z0)), images, labels)
     right = predictions(defender.classify, defender.purifier(z0)(attacked)) == labels
     second = right.clone()
     left = torch.nonzero(right[: size.latent_pictures]).flatten()
     if len(left):
-        start = torch.from_numpy(results[f"{PREFIX}.latent.{defender.key}"].arrays["attacked"]).to(pictures)[left]
+        start = torch.from_numpy(results[f"{PREFIX}.latent.{defender.key}"].arrays["attacked"]).to(images)[left]
         purify = defender.purifier(z0[left])
         seen = straight_through(defender.classify, purify)
-        again = _knowing(max(1, size.bpda_steps // 2))(seen, pictures[left], labels[left], start=start)
+        again = _knowing(max(1, size.bpda_steps // 2))(seen, images[left], labels[left], start=start)
         second[left] = predictions(defender.classify, purify(again)) == labels[left]
     numbers = {
         "pictures": len(labels),
         "attack_steps": attack.steps,
         "attack_step": attack.step,
         "undefended_accuracy": accuracy(defender.classify, attacked, labels),
-        "unattacked_accuracy": accuracy(defender.classify, defender.purifier(z0)(pictures), labels),
+        "unattacked_accuracy": accuracy(defender.classify, defender.purifier(z0)(images), labels),
         "defended_accuracy": int(right.sum()) / len(labels),
         "defended_accuracy_both_starts": int(second.sum()) / len(labels),
     }

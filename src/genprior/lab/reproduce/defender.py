@@ -1,4 +1,4 @@
-"""A defence with its setting, the digits and the classifier that it is tried on, and looks at its success on the way."""
+"""A defence with its setting, digits and classifier, and a record of its accuracy during the run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from genprior.result import Result
 from genprior.solvers import Choice
 from genprior.status import Status
 from genprior.stopping import View
-from genprior.training.data import Pictures, mnist
+from genprior.training.data import ImageSet, mnist
 
 NORMS: dict[str, Norm] = {GD: "l2", ADAM: "l2", EXACT: "linf", EXACT_ADAM: "linf", AUTO: "linf", EXACT_L2: "l2"}
 ATTACK = ProjectedGradientAttack(size=0.2, step=0.01, steps=30)
@@ -28,17 +28,17 @@ _PRACTICE_FROM = 9000
 
 
 def steps_of(setting: Setting, key: str) -> int:
-    """The paper's iterations: more for descent than for ADMM."""
+    """The paper's iterations, more for descent than for ADMM."""
     size = setting.size.defence
     return size.descent_steps if key in (GD, ADAM) else size.admm_steps
 
 
 def digits(setting: Setting, count: int, practice: bool = False) -> tuple[Tensor, Tensor]:
-    """MNIST's test digits; those for practice are others. The bundled ones where they are enough."""
+    """MNIST's test digits; others for tuning. The bundled ones if they suffice."""
     if setting.size.defence.pictures + setting.size.defence.tuning_pictures <= _BUNDLED:
-        pictures, labels = samples.digits(_BUNDLED)
+        images, labels = samples.digits(_BUNDLED)
         part = slice(_BUNDLED - count, _BUNDLED) if practice else slice(0, count)
-        return pictures[part].to(setting.device), labels[part].to(setting.device)
+        return images[part].to(setting.device), labels[part].to(setting.device)
     start = _PRACTICE_FROM if practice else 0
     index = torch.arange(start, start + count)
     test = _test_digits()
@@ -47,7 +47,7 @@ def digits(setting: Setting, count: int, practice: bool = False) -> tuple[Tensor
 
 
 @lru_cache(maxsize=1)
-def _test_digits() -> Pictures:
+def _test_digits() -> ImageSet:
     return mnist("test")
 
 
@@ -71,26 +71,26 @@ class Defender:
         return classifier(self.setting.device)
 
     def starts(self, count: int, first: int = 0) -> Tensor:
-        """The same latents for everybody: a picture has its own, whatever the chunks and however many are looked at."""
+        """The same starts for all methods: those of an image do not depend on batches or on the number of images."""
         net = network("mnist", self.setting.device)
         return net.sample_latent(self.setting.size.defence.pictures, seed=4000 + self.setting.seed)[
             first : first + count
         ]
 
-    def project(self, pictures: Tensor, z0: Tensor, callbacks: tuple[Callable[[View], object], ...] = ()) -> Result:
-        """All iterations for all pictures."""
+    def project(self, images: Tensor, z0: Tensor, callbacks: tuple[Callable[[View], object], ...] = ()) -> Result:
+        """Run all iterations for all images."""
         net = network("mnist", self.setting.device)
         net.forget()
         steps = steps_of(self.setting, self.key)
-        projection = Projection(net, NORMS[self.key], self.solver, steps, batch_size=len(pictures))
-        result = projection(pictures, z0=z0, callbacks=callbacks)
+        projection = Projection(net, NORMS[self.key], self.solver, steps, batch_size=len(images))
+        result = projection(images, z0=z0, callbacks=callbacks)
         if Status.INTERRUPTED in result.status:
             raise KeyboardInterrupt  # a run cut short must not count as finished
         return result
 
     def purifier(self, z0: Tensor) -> Callable[[Tensor], Tensor]:
-        """The defence as an attacker knows it: pictures to pictures, from these starts."""
-        return lambda pictures: self.project(pictures, z0).signal
+        """The defence as an attacker knows it: images to images, from these starts."""
+        return lambda images: self.project(images, z0).signal
 
 
 @dataclass
@@ -104,13 +104,13 @@ class Snapshots:
     signals: Tensor | None = None
     rows: list[tuple[int, int, float, int]] = field(default_factory=list)
     each: dict[int, Tensor] = field(default_factory=dict)
-    """Which pictures are read right, by step."""
+    """Which images are classified correctly, by step."""
 
     def __post_init__(self) -> None:
         self.best = torch.full(self.labels.shape, torch.inf, device=self.labels.device)
 
     def __call__(self, view: View) -> None:
-        """Keep the best; look now and then."""
+        """Keep the best iterate, and classify it at the given steps."""
         objective, x = view.state.objective, view.state.x
         if self.signals is None:
             self.signals = x.clone()

@@ -28,7 +28,7 @@ _SIZE = 0.2
 
 @dataclass(frozen=True)
 class Case:
-    """One way to damage and to measure."""
+    """One type of noise with its loss."""
 
     key: str
     title: str
@@ -40,7 +40,7 @@ class Case:
 
 
 CASES = (
-    Case("linf", "l_inf, picture in the range (the optimum is 0)", "linf", 1e-5, "none", True),
+    Case("linf", "l_inf, image in the range (the optimum is 0)", "linf", 1e-5, "none", True),
     Case("linf-sign", "l_inf, sign noise of size 0.2 (the optimum is at most 0.2)", "linf", 1e-5, "sign", False),
     Case("linf-heavy", "l_inf, in the range, gamma 100 times as large", "linf", 1e-3, "none", False),
     Case("l1", "l1, a fifth of the pixels black or white", "l1", 1e-5, "salt", False),
@@ -69,7 +69,7 @@ def parts(setting: Setting) -> list[Part]:
 
 
 def _other_steps(setting: Setting, case: Case, method: Method) -> list[Part]:
-    """Gradient descent with steps across its grid, all iterations: short tuning cannot tell steps that all stand still."""
+    """Gradient descent with steps across its grid, all iterations: in short tuning runs all steps stall alike."""
     count, size = len(method.choices), setting.size.denoising
     return [
         race_part(
@@ -98,7 +98,7 @@ def _share(size: Denoising, case: Case) -> float:
 
 
 def contest(setting: Setting, case: Case, count: int, practice: bool) -> Contest:
-    """Pictures of the generator, damaged."""
+    """Noisy images of the generator."""
     net = network("mnist", setting.device)
     seed = 10 * setting.seed + (5 if practice else 0)
     with torch.no_grad():
@@ -126,7 +126,7 @@ def _damaged(truth: Tensor, damage: str, random: torch.Generator) -> Tensor:
 
 
 def _duals(y: Tensor, view: View) -> dict[str, Tensor]:
-    """How far w is from y (zero: the prox did nothing but return y), and the length of the dual; ADMM alone has them."""
+    """How far w is from y (zero: the prox only returned y), and the length of the dual; for ADMM only."""
     state = view.state
     if not isinstance(state, ADMMState):
         return {}

@@ -1,4 +1,4 @@
-"""Judging the defence: against the plain attack, against one another, against attacks that know it."""
+"""Judging the defence: against the plain attack, against one another, against adaptive attacks."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from genprior.lab.reproduce.methods import ADAM, EXACT, EXACT_ADAM, EXACT_L2, GD
 from genprior.lab.reproduce.parts import Array, Found
 
 KINDS = ("bpda", "latent")
-"""The attacks that know the defence."""
+"""The adaptive attacks."""
 _BUDGETS = (0.25, 0.5, 1.0)
-"""Shares of the passes that ADMM used in all: a method that is ahead late only is not ahead with less computation."""
+"""Shares of ADMM's total passes: a method that is ahead only late is not ahead with less computation."""
 Difference = tuple[float, float, float]
-"""Of two accuracies on the same pictures: mean, and its 95% interval."""
+"""Difference of two accuracies on the same images: mean and its 95% interval."""
 
 
 def accuracy_curve(setting: Setting, results: Results, key: str) -> dict[str, list[float]]:
-    """Steps, passes, seconds and accuracy of one defence, all chunks together; every chunk makes the same passes."""
+    """Steps, passes, seconds and accuracy of one defence, over all batches, which all use the same passes."""
     parts = [results[f"{defence.PREFIX}.run.{key}.{start}"] for start, _ in defence.chunks(setting, key)]
     total = sum(part.numbers["pictures"] for part in parts)
     seconds = np.sum([part.times["seconds"] for part in parts], axis=0)
@@ -47,7 +47,7 @@ def accuracy_curve(setting: Setting, results: Results, key: str) -> dict[str, li
 
 
 def judge_defence(setting: Setting, results: Results) -> list[Claim]:
-    """Against the plain attack, against one another, against attacks that know."""
+    """Against the plain attack, against one another, against adaptive attacks."""
     return [
         _restores(results, {key: accuracy_curve(setting, results, key) for key in defence.PAPERS}),
         _linf_first(setting, results, EXACT),
@@ -61,28 +61,28 @@ def _restores(results: Results, curves: dict[str, Any]) -> Claim:
     ends = {key: curve["accuracy"][-1] for key, curve in curves.items()}
     gains = {key: end - attack["attacked_accuracy"] for key, end in ends.items()}
     count = attack["pictures"]
-    told = ", ".join(f"{LABELS[key]} ({NORMS[key]}) {share_of(end, count)}" for key, end in ends.items())
+    summary = ", ".join(f"{LABELS[key]} ({NORMS[key]}) {share_of(end, count)}" for key, end in ends.items())
     return Claim(
         "defence-restores",
         defence.PREFIX,
         "Projection on the range of the generator restores much of the accuracy that the attack destroyed.",
         graded([gain > 0.4 for gain in gains.values()]),
         f"Accuracy {percent(attack['clean_accuracy'])} clean, {percent(attack['attacked_accuracy'])} attacked; "
-        f"defended, {count} digits, with 95% intervals: {told} (a gain of 40 points counts).",
+        f"defended, {count} digits, with 95% intervals: {summary} (a gain of 40 points counts).",
         {"clean": attack["clean_accuracy"], "attacked": attack["attacked_accuracy"], "defended": ends},
     )
 
 
 @dataclass(frozen=True)
 class Looks:
-    """A defence, looked at on the way."""
+    """A defence with its accuracy at some steps."""
 
     passes: list[float]
     right: Array
-    """Which pictures were read right, ``(looks, pictures)``."""
+    """Which images were classified correctly, ``(steps, images)``."""
 
     def at(self, wanted: float) -> Array:
-        """After so many passes, one number per picture; between two looks, on the line from one to the other."""
+        """After this many passes, one number per image; linear between two recorded steps."""
         later = min(int(np.searchsorted(self.passes, wanted)), len(self.passes) - 1)
         earlier = max(later - 1, 0)
         span = self.passes[later] - self.passes[earlier]
@@ -90,20 +90,20 @@ class Looks:
         return np.asarray((1 - share) * self.right[earlier] + share * self.right[later])
 
     def first(self, accuracy: float) -> float | None:
-        """The passes at the first look at which the accuracy is at least this."""
+        """The passes at the first recorded step with at least this accuracy."""
         places = np.flatnonzero(self.right.mean(axis=1) >= accuracy)
         return self.passes[places[0]] if len(places) else None
 
 
 def looks(setting: Setting, results: Results, key: str, most: int | None = None) -> Looks:
-    """All chunks of a defence together, or the first so many pictures."""
+    """All batches of a defence, or its first images."""
     names = [f"{defence.PREFIX}.run.{key}.{start}" for start, _ in defence.chunks(setting, key)]
     right = np.concatenate([results[name].arrays["right_at"] for name in names], axis=1)
     return Looks(accuracy_curve(setting, results, key)["passes"], right[:, :most])
 
 
 def paired(ours: Array, theirs: Array) -> Difference:
-    """Difference of two accuracies on the same pictures, and its 95% interval."""
+    """Difference of two accuracies on the same images, and its 95% interval."""
     count = min(len(ours), len(theirs))
     differences = ours[:count].astype(float) - theirs[:count].astype(float)
     half = 1.96 * float(differences.std(ddof=1)) / np.sqrt(count)
@@ -112,7 +112,7 @@ def paired(ours: Array, theirs: Array) -> Difference:
 
 
 def _linf_first(setting: Setting, results: Results, solver: str) -> Claim:
-    """Lower error at everybody's end; less computation at equal passes; a control tells the norm from the solver."""
+    """Lower error at the end of each run; less computation at equal passes; a control separates the norm from the solver."""
     ours = looks(setting, results, solver)
     end, count, spent = ours.right[-1], ours.right.shape[1], ours.passes[-1]
     rivals = {LABELS[key]: looks(setting, results, key, count) for key in (ADAM, GD)}
@@ -158,13 +158,13 @@ def _decided(one: Difference) -> str:
 
 
 def _peak(name: str, theirs: Looks, our_name: str, ours: Looks) -> str:
-    """The best that a method reaches, after how many passes, and after how many ADMM is there; on the same pictures."""
+    """The best that a method reaches, after how many passes, and after how many ADMM reaches it; on the same images."""
     accuracies = theirs.right.mean(axis=1)
     place = int(accuracies.argmax())
     there = ours.first(float(accuracies[place]))
-    told = "does not reach" if there is None else f"reaches after {there:.0f}"
+    summary = "does not reach" if there is None else f"reaches after {there:.0f}"
     best, spent = percent(float(accuracies[place])), theirs.passes[place]
-    return f"the best of {name} is {best} after {spent:.0f}, which {our_name} {told}"
+    return f"the best of {name} is {best} after {spent:.0f}, which {our_name} {summary}"
 
 
 def _points(one: Difference) -> str:
@@ -172,12 +172,12 @@ def _points(one: Difference) -> str:
 
 
 def known_accuracy(part: Found) -> float:
-    """Under an attack that knows the defence: of BPDA after both starts, of the latent one the worst of its tries."""
+    """Under an adaptive attack: BPDA after both starts, the latent attack at its worst."""
     return float(part.arrays["right"].mean())
 
 
 def _known(results: Results, key: str) -> Claim:
-    """The worst of the plain attack, BPDA and the latent one, picture by picture."""
+    """The worst of the plain attack, BPDA and the latent one, image by image."""
     bpda, latent = (results[f"{defence.PREFIX}.{kind}.{key}"] for kind in KINDS)
     plain = results[f"{defence.PREFIX}.run.{key}.0"]
     count = min(len(part.arrays["right"]) for part in (plain, bpda, latent))
@@ -186,7 +186,7 @@ def _known(results: Results, key: str) -> Claim:
     target = 0.8 * bpda.numbers["unattacked_accuracy"]
     low, high = binomial(round(worst * count), count)
     verdict = HOLDS if high < target else FAILS if low > target else UNDECIDED
-    told = ", ".join(f"{name} {share_of(float(one.mean()), count)}" for name, one in each.items())
+    summary = ", ".join(f"{name} {share_of(float(one.mean()), count)}" for name, one in each.items())
     ending = {HOLDS: "broken", UNDECIDED: "perhaps broken", FAILS: "not broken by these attacks"}[verdict]
     return Claim(
         "defence-known",
@@ -194,7 +194,7 @@ def _known(results: Results, key: str) -> Claim:
         f"Attacks that know the defence break it: {LABELS[key]}, {NORMS[key]}. (The paper does not ask.)",
         verdict,
         f"Accuracy on the first {count} digits, 95% intervals: without attack "
-        f"{share_of(bpda.numbers['unattacked_accuracy'], bpda.numbers['pictures'])}; attacked: {told}; the worst of the "
+        f"{share_of(bpda.numbers['unattacked_accuracy'], bpda.numbers['pictures'])}; attacked: {summary}; the worst of the "
         f"three for each digit: {share_of(worst, count)}. Under four fifths of the first counts as broken: {ending}. "
         "Stronger attacks may exist: projection on the range of a generator is no proven defence.",
         {"pictures": count, "worst": worst, "interval": [low, high], **{k: float(v.mean()) for k, v in each.items()}},

@@ -1,4 +1,4 @@
-"""Judging the plateau: the gap, the rate, the duals."""
+"""Judging the plateau: primal residual, rate, duals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from genprior.lab.reproduce.contest import Setting
 
 
 def judge_plateau(setting: Setting, results: Results) -> list[Claim]:
-    """Gap and distance against the penalty, rate against conditioning and penalty, the duals."""
+    """Primal residual and distance against the penalty, rate against conditioning and penalty, the duals."""
     return [
         _plateau(setting, results),
         _rate(setting, results),
@@ -25,18 +25,18 @@ def judge_plateau(setting: Setting, results: Results) -> list[Claim]:
 
 
 def _plateau(setting: Setting, results: Results) -> Claim:
-    """One claim: with a dual near zero the gap is the distance, and twice the same number would count twice."""
+    """One claim: with a dual near zero the primal residual equals the distance, which must not count twice."""
     rhos = [rho for rho in setting.size.plateau.penalties if rho >= 3]
     parts = [results[f"{plateau.PREFIX}.rho.{rho:g}"].numbers for rho in rhos]
     values = {name: [numbers[name] for numbers in parts] for name in ("gap", "distance")}
     slopes = {name: slope(rhos, one) for name, one in values.items()}
-    told = "; ".join(f"{name} {_listed(one, rhos)}" for name, one in values.items())
+    summary = "; ".join(f"{name} {_listed(one, rhos)}" for name, one in values.items())
     return Claim(
         "plateau-gap",
         plateau.PREFIX,
         "The feasibility gap and the distance to a solution fall quickly to a plateau of order 1/rho.",
         together([within(one, (-1.2, -0.8), (-1.5, -0.5)) for one in slopes.values()]),
-        f"Slopes {slopes['gap']:.2f} and {slopes['distance']:.2f} in log-log for rho from 3 on (relative {told}). With the "
+        f"Slopes {slopes['gap']:.2f} and {slopes['distance']:.2f} in log-log for rho from 3 on (relative {summary}). With the "
         "dual near zero, as here, the two are nearly one number, and count once. How quickly is in the next two rows. The "
         f"theorem asks for rho below {plateau.LARGEST_PENALTY:g} (mu_L - 2 rho > 0): at these penalties it does not apply, "
         "and this is seen beyond it.",
@@ -69,13 +69,13 @@ def _slower(setting: Setting, results: Results) -> Claim:
         near = np.flatnonzero(found.arrays["distance"] <= 1.1 * found.arrays["distance"][-1])
         steps[f"{rho:g}"] = int(found.arrays["step"][near[0]])
     counts = list(steps.values())
-    told = ", ".join(f"{count} at {rho}" for rho, count in steps.items())
+    summary = ", ".join(f"{count} at {rho}" for rho, count in steps.items())
     return Claim(
         "plateau-slower",
         plateau.PREFIX,
         "A larger penalty has less bias, but is slower.",
         graded([later > earlier for earlier, later in itertools.pairwise(counts)]),
-        f"Iterations until the distance is within 10% of its plateau: {told} (penalty).",
+        f"Iterations until the distance is within 10% of its plateau: {summary} (penalty).",
         {"steps": steps},
     )
 
@@ -114,14 +114,14 @@ def _bounded(results: Results) -> Claim:
 
 def _closes(results: Results) -> Claim:
     gaps = {name: results[f"{plateau.PREFIX}.dual.{name.replace(', ', '-')}"].numbers["gap"] for name in plateau.DUALS}
-    told = ", ".join(f"{name} {gap:.2g}" for name, gap in gaps.items())
+    summary = ", ".join(f"{name} {gap:.2g}" for name, gap in gaps.items())
     frozen = min(gaps["paper, small"], gaps["paper, large"])
     return Claim(
         "plateau-duals",
         plateau.PREFIX,
         "It is the decaying dual step that makes the plateau: with one that does not decay, the gap closes.",
         graded([gaps[name] < 0.1 * frozen for name in ("constant", "adaptive")]),
-        f"Relative gap at the end: {told}.",
+        f"Relative gap at the end: {summary}.",
         {"gap": gaps},
         ours=True,
     )

@@ -1,4 +1,4 @@
-"""Judging compressive sensing, the tuning and the denoising. Equal iterations are equal passes: no clock decides."""
+"""Judging compressive sensing, the tuning and the denoising. Equal iterations are equal passes, so timing has no influence."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from genprior.lab.reproduce.parts import Found
 
 _NAMES = {"mnist": "digits", "celeba": "faces"}
 _CONSIDERABLE, _EARLY = 200, 100
-"""Iterations that count as many for Adam, and as few for ADMM: runs that are shorter cannot tell."""
+"""Iterations that count as many for Adam, and as few for ADMM: shorter runs do not decide."""
 _TOO_LONG = 3.0
 """For a dual that no rule bounds: a multiplier of the l_inf norm has length 1 at most, and on the way it may overshoot."""
 _WATCHED = ("linf", "linf-sign")
-"""Cases in which the duals are looked at: without noise, and with."""
+"""Cases in which the duals are judged: without noise, and with."""
 
 
 def judge_sensing(setting: Setting, results: Results) -> list[Claim]:
@@ -42,14 +42,14 @@ def _ahead(results: Results, field: str, generator: str, fraction: float, key: s
         for name in ("objective", "error")
         for share in (0.5, 1.0)
     }
-    told = "; ".join(f"{name} {one}" for name, one in found.items())
+    summary = "; ".join(f"{name} {one}" for name, one in found.items())
     return Claim(
         f"sensing-{generator}-{key}",
         compressive_sensing.PREFIX,
         f"With measurements for {fraction:.0%} of the pixels, {LABELS[key]} is ahead of tuned gradient descent in "
         f"objective and in reconstruction error ({_NAMES[generator]}).",
         together([one.verdict for one in found.values()]),
-        f"Mean of {LABELS[key]} over mean of gradient descent, same passes, with a 95% interval: {told}. Below 1: ahead; "
+        f"Mean of {LABELS[key]} over mean of gradient descent, same passes, with a 95% interval: {summary}. Below 1: ahead; "
         "an interval that includes 1 leaves it undecided.",
         {
             "ratios": {name: asdict(one) for name, one in found.items()},
@@ -65,13 +65,13 @@ def _sweep(setting: Setting, results: Results) -> Claim:
             field = compressive_sensing.field_name(generator, fraction, "range")
             ends = [results[f"{field}.run.{key}"].arrays["objective"][-1] for key in (EXACT, GD)]
             found[f"{_NAMES[generator]}, {fraction:.0%}"] = compared(*ends)
-    told = "; ".join(f"{name} {one}" for name, one in found.items())
+    summary = "; ".join(f"{name} {one}" for name, one in found.items())
     return Claim(
         "sensing-sweep",
         compressive_sensing.PREFIX,
         "Exact ADMM is ahead of tuned gradient descent whatever the number of measurements.",
         together([one.verdict for one in found.values()]),
-        f"Final mean objective of exact ADMM over that of gradient descent, with a 95% interval: {told}.",
+        f"Final mean objective of exact ADMM over that of gradient descent, with a 95% interval: {summary}.",
         {"ratios": {name: asdict(one) for name, one in found.items()}},
         ours=True,
     )
@@ -85,14 +85,14 @@ def _cost(setting: Setting, results: Results) -> Claim:
         # the pass at the start is not one of an iteration
         passes[key] = ((numbers["forwards"] - 1) / numbers["steps"], numbers["backwards"] / numbers["steps"])
     single = [max(abs(one[0] - 1), abs(one[1] - 1)) < 0.01 for one in passes.values()]
-    told = ", ".join(f"{LABELS[key]} {one[0]:.2f} + {one[1]:.2f}" for key, one in passes.items())
+    summary = ", ".join(f"{LABELS[key]} {one[0]:.2f} + {one[1]:.2f}" for key, one in passes.items())
     return Claim(
         "sensing-cost",
         compressive_sensing.PREFIX,
         "An ADMM iteration costs as many passes as a gradient step, one forward and one backward. (The paper counts two "
         "forward passes for ADMM.)",
         graded(single),
-        f"Counted forward + backward passes per iteration: {told}. G(z) of the w step is the forward pass of the next z "
+        f"Counted forward + backward passes per iteration: {summary}. G(z) of the w step is the forward pass of the next z "
         "step: the paper's count is an upper bound, and a correction of ours.",
         {"passes": passes},
         ours=True,
@@ -103,7 +103,7 @@ def judge_tuning(setting: Setting, results: Results) -> list[Claim]:
     """A best step in between: larger ones overshoot, smaller ones are slow."""
     fields = [("mnist", fraction) for fraction in tuning.FRACTIONS]
     fields += [("celeba", fraction) for fraction in tuning.face_fractions(setting)]
-    checks, told, numbers = [], [], {}
+    checks, summary, numbers = [], [], {}
     for generator, fraction in fields:
         name = tuning.grid_name(generator, fraction)
         found = results[name].numbers
@@ -113,7 +113,7 @@ def judge_tuning(setting: Setting, results: Results) -> list[Claim]:
         steps = [step for step, value in zip(found["steps"], values, strict=True) if value > found["start_objective"]]
         over = f", worse than the start from {min(steps):g} on" if steps else ""
         m = compressive_sensing.measurements(generator, fraction)
-        told.append(f"{_NAMES[generator]}, m = {m}: {found['chosen']:g}{over}")
+        summary.append(f"{_NAMES[generator]}, m = {m}: {found['chosen']:g}{over}")
         numbers[name] = found["chosen"]
     return [
         Claim(
@@ -122,8 +122,8 @@ def judge_tuning(setting: Setting, results: Results) -> list[Claim]:
             "Gradient descent has a best step in the middle of the grid: smaller ones are slow, larger ones overshoot.",
             graded(checks),
             "Chosen steps: "
-            + "; ".join(told)
-            + ". By the mean objective of the last iterate (the best so far hides overshooting). The claim counts where "
+            + "; ".join(summary)
+            + ". By the mean objective of the last iterate (the best so far hides overshooting). The claim counts if "
             "both ends of the grid are at least 20% worse than the best.",
             numbers,
         )
@@ -145,7 +145,7 @@ def _run(results: Results, case: str, key: str) -> Found:
 
 
 def _gd_stands(results: Results, case: str) -> Claim:
-    """By the step that is best at the end of all iterations: the best that can be said for gradient descent."""
+    """By the step that is best at the end of all iterations: the most favourable choice for gradient descent."""
     others = [
         found
         for name, found in results.items()
@@ -195,23 +195,23 @@ def _passes_adam(results: Results, case: str, key: str) -> Claim:
     target, run = float(adam[-1]), min(len(adam), len(curve)) - 1
     step = first_step(curve, target)
     late = f"not in {len(curve) - 1} iterations (it ends at {curve[-1]:.3f})"
-    told = late if step is None else f"after {step} iterations"
+    summary = late if step is None else f"after {step} iterations"
     verdict = claims.FAILS if step is None else claims.HOLDS if step <= _EARLY else claims.PARTLY
     short = "" if run >= _EARLY else f" Only {run} iterations were run, too few to judge."
     what = "in the range" if case == "linf" else "with sign noise of size 0.2"
     return Claim(
         f"denoising-{case}-{key}",
         denoising.PREFIX,
-        f"ADMM reaches Adam's final l_inf error within its first {_EARLY} iterations ({LABELS[key]}, pictures {what}).",
+        f"ADMM reaches Adam's final l_inf error within its first {_EARLY} iterations ({LABELS[key]}, images {what}).",
         claims.NOT_JUDGED if short else verdict,
-        f"Adam's final mean l_inf error {target:.3f} is reached by {LABELS[key]} {told}.{short}",
+        f"Adam's final mean l_inf error {target:.3f} is reached by {LABELS[key]} {summary}.{short}",
         {"adam_end": target, "step": step, "end": float(curve[-1])},
         ours=key != EXACT or case != "linf",
     )
 
 
 def _healthy(results: Results) -> Claim:
-    """The prox acts, the duals are bounded: a run in which w equals y always would be an l2 run in disguise."""
+    """The prox acts, the duals are bounded: a run with w = y throughout would be an l2 run."""
     active = {case: min(_active(_run(results, case, key)) for key in (EXACT, EXACT_ADAM)) for case in _WATCHED}
     most = {
         key: {case: float(_run(results, case, key).arrays["dual"].max()) for case in _WATCHED}
@@ -227,7 +227,7 @@ def _healthy(results: Results) -> Claim:
         "The l_inf runs are l_inf runs: the prox acts (w differs from y), and the duals stay bounded by the rule.",
         graded([active["linf-sign"] > 0.9, max(used.values()) <= 1.001, free < _TOO_LONG]),
         f"In the second half of the run, after the small penalties, w differs from y in at least {noisy} of all "
-        f"steps and pictures with noise, in {exact} without (there y is the answer, and the prox gives it once rho "
+        f"steps and images with noise, in {exact} without (there y is the answer, and the prox gives it once rho "
         f"|G(z) - y|_1 is below 1); the largest dual of exact ADMM is {lengths[1]} with noise, {lengths[0]} without; with "
         f"Adam's z step and a constant dual step it is {free:.3g} (a multiplier of the l_inf norm has |lam|_1 <= 1).",
         {"share_active": active, "largest_dual": most, "share_of_bound": used},
@@ -236,7 +236,7 @@ def _healthy(results: Results) -> Claim:
 
 
 def _active(found: Found) -> float:
-    """The share of steps and pictures, in the second half of a run, in which w differs from y."""
+    """The share of steps and images, in the second half of a run, in which w differs from y."""
     late = found.arrays["w_from_y"][len(found.arrays["w_from_y"]) // 2 :]
     return float((late > 1e-6).mean())
 

@@ -1,4 +1,4 @@
-"""Who takes part, and the settings that each may choose from: as many for every tuned method."""
+"""The methods and their settings: equally many for every tuned method."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GD, ADAM, PROJECTED, LINEARIZED, EXACT, EXACT_ADAM, AUTO = (
     "auto",
 )
 EXACT_L2 = "exact-l2"
-"""The paper's solver in the other norm: to tell what the norm does from what the solver does."""
+"""The paper's solver in the other norm: to separate the effect of the norm from that of the solver."""
 LABELS = {
     GD: "gradient descent",
     ADAM: "Adam",
@@ -43,14 +43,14 @@ LABELS = {
     EXACT_L2: "exact ADMM (control)",
 }
 EDGE, INSIDE, ONE_OF_TWO = "at the edge", "inside", "one of two"
-"""Places in a grid: the smallest or largest of three or more, between them, or neither, as there is no between."""
+"""Positions in a grid: the smallest or largest of three or more, inside, or one of two."""
 PAPERS = (GD, ADAM, LINEARIZED, EXACT)
-"""What the paper runs; the rest is ours, or of others."""
+"""The paper's methods."""
 
 
 @dataclass(frozen=True)
 class GridPoint:
-    """A setting: its numbers by name, and the solver that they give for a run of so many iterations."""
+    """A setting: its parameters by name, and the solver for a run of a number of iterations."""
 
     make: Callable[[int], Choice]
     numbers: dict[str, float]
@@ -58,14 +58,14 @@ class GridPoint:
 
 @dataclass(frozen=True)
 class Method:
-    """A solver and the settings that it may choose from, by the objective on other pictures."""
+    """A solver and its settings, tuned by the objective on other images."""
 
     key: str
     choices: tuple[GridPoint, ...]
 
     @property
     def tuned(self) -> bool:
-        """Whether there is anything to choose."""
+        """Whether there is more than one setting."""
         return len(self.choices) > 1
 
     @property
@@ -74,11 +74,11 @@ class Method:
         return LABELS[self.key]
 
     def solvers(self, steps: int) -> tuple[Choice, ...]:
-        """Every setting for a run of so many iterations: schedules stretch with the run, in tuning and in the race."""
+        """Every setting for a run of this length: schedules scale with the run, in tuning and in the race."""
         return tuple(choice.make(steps) for choice in self.choices)
 
     def places(self, number: int) -> dict[str, str]:
-        """Where each number of a setting lies among those on offer; a number that is the same in all has no place."""
+        """The position of each parameter in its grid; a constant parameter has none."""
         found = {}
         for name, value in self.choices[number].numbers.items():
             offered = {choice.numbers[name] for choice in self.choices}
@@ -89,14 +89,14 @@ class Method:
         return found
 
     def edges(self, number: int) -> list[str]:
-        """The numbers of a setting that are the smallest or largest of three or more: a better one may lie beyond."""
+        """The parameters at the edge of a grid of three or more: a better value may lie beyond."""
         return [name for name, place in self.places(number).items() if place == EDGE]
 
 
 def grid(
     key: str, make: Callable[..., Choice], count: int, *, stretch: bool = False, **numbers: Sequence[float]
 ) -> Method:
-    """``count`` of the settings that list their numbers side by side; ``make`` is told the iterations if they matter."""
+    """``count`` of the settings that list their numbers side by side; ``make`` receives the iterations if they matter."""
     rows = [dict(zip(numbers, row, strict=True)) for row in zip(*numbers.values(), strict=True)]
     return Method(key, tuple(GridPoint(partial(_made, make, row, stretch), row) for row in _few(rows, count)))
 
@@ -114,27 +114,27 @@ _STEPS = (0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1, 0.25)
 _MOVES = (0.03, 0.05, 0.1, 0.15, 0.2, 0.3, 0.45, 0.7)
 _FEW_MOVES = (0.05, 0.1, 0.15, 0.2)
 _UNITS = {"mnist": 1.0, "celeba": 0.1}
-"""Of gradient steps in z: the squares of the generators' slopes are about as 1 to 10."""
+"""Units of gradient steps in z: the squared Jacobian scales of the generators are about as 1 to 10."""
 
 
 def sensing_methods(count: int, generator: str, fraction: float) -> list[Method]:
     """For least squares: ``count`` settings each, Auto none.
 
     Gradient steps are in units of the generator. Those of exact ADMM are longer by d/m: with a small penalty its w step leaves
-    of ``G(z) - w`` the part in the rows of A alone, about m/d of its square, which ``A^T A`` has stretched by d/m.
+    of ``G(z) - w`` the part in the rows of A alone, about m/d of its square, which ``A^T A`` has scaled by d/m.
     """
     unit = _UNITS[generator]
     inner, moves = _crossed((1, 2, 5, 10), (0.1, 0.2))
     first, pulls = _crossed((0.1, 0.3, 1.0, 5.0), (0.1 * unit, 0.2 * unit))
     last = (0.3, 0.3, 0.3, 0.3, 0.3, 1.0, 1.0, 1.0)
-    drags = tuple(pull * unit / fraction for pull in (0.02, 0.03, 0.05, 0.075, 0.1, 0.05, 0.075, 0.1))
+    long_pulls = tuple(pull * unit / fraction for pull in (0.02, 0.03, 0.05, 0.075, 0.1, 0.05, 0.075, 0.1))
     constant, steps = _crossed((0.3, 1.0), _FEW_MOVES)
     return [
         grid(GD, GradientDescent, count, step_size=[step * unit for step in _STEPS]),
         grid(ADAM, Adam, count, step_size=_MOVES),
         grid(PROJECTED, _projected, count, inner=inner, step=moves),
         grid(LINEARIZED, _linearized, count, rho=first, pull=pulls),
-        grid(EXACT, exact, count, stretch=True, rho=last, pull=drags),
+        grid(EXACT, exact, count, stretch=True, rho=last, pull=long_pulls),
         grid(EXACT_ADAM, exact_adam, count, rho=constant, step=steps),
         Method(AUTO, (GridPoint(partial(_made, Auto, {}, False), {}),)),
     ]
@@ -143,7 +143,7 @@ def sensing_methods(count: int, generator: str, fraction: float) -> list[Method]
 def denoising_methods(count: int, norm: str) -> list[Method]:
     """For ``gamma |w - y|_2^2 + |w - y|`` in the norm ``linf`` or ``l1``, or for ``|w - y|_2^2`` (``l2``).
 
-    The smaller the penalty, the more of ``G(z) - y`` the prox takes away: all of it if ``rho |G(z) - y|_1`` (l_inf) or
+    The smaller the penalty, the more of ``G(z) - y`` the prox removes: all of it if ``rho |G(z) - y|_1`` (l_inf) or
     ``rho |G(z) - y|_inf`` (l1) is below 1. Then w is y, and the z step one of least squares. Algorithm 2 passes from there to
     the last penalty, at which the prox acts.
     """
@@ -170,7 +170,7 @@ _SCALED: dict[str, tuple[Sequence[float], Sequence[float], Sequence[float]]] = {
 }
 """Of Algorithm 2 in denoising: the last penalty, the z step in units of its inverse, the first dual step as a share of it.
 
-For l_inf the penalty and the pull rise together: the more the prox leaves of ``G(z) - y``, the longer the steps may be.
+For l_inf penalty and step rise together: the more the prox leaves of ``G(z) - y``, the longer the steps may be.
 """
 _SCALES = 3
 _EARLY = 20

@@ -1,4 +1,4 @@
-"""An experiment is a list of parts; each part's result is a file. Killed and started again, nothing finished is redone."""
+"""An experiment is a list of parts; each part's result is a file. A restarted run repeats no finished part."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FORMAT = "genprior-parts-1"
 
 @dataclass(frozen=True)
 class Found:
-    """What a part found. All that a clock decides is in ``times`` and in the array ``seconds``; the rest repeats exactly."""
+    """The result of a part. Timings are in ``times`` and in the array ``seconds``; the rest is reproducible."""
 
     numbers: dict[str, Any]
     arrays: dict[str, Array] = field(default_factory=dict)
@@ -38,19 +38,19 @@ class Part:
     name: str
     run: Callable[[Results], Found]
     cost: float
-    """About how many seconds on two quiet cores: for the time that is left, and for nothing else."""
+    """Estimated seconds on two idle cores, used only for the time left."""
     needs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run of parts stands."""
+    """The progress of a run of parts."""
 
     part: str
     number: int
     count: int
     share: float
-    """Of the whole work, finished."""
+    """Finished share of the whole work."""
     seconds_left: float | None
     """None before anything was measured."""
 
@@ -68,7 +68,7 @@ class Store:
         self._journal = Journal.of(_FORMAT, dict(settings))
 
     def read(self, name: str) -> Found | None:
-        """A finished part, or None; a damaged one is set aside, to be run again."""
+        """A finished part, or None; a damaged one is moved away and run again."""
         notes: list[str] = []
         record = self._journal.read_or_set_aside(self._path(name), notes)
         for note in notes:
@@ -79,7 +79,7 @@ class Store:
         return Found(record.meta["numbers"], arrays, record.meta["times"])
 
     def write(self, name: str, found: Found) -> Found:
-        """Keep a part. Gives what :meth:`read` would."""
+        """Store a part. Returns the same as :meth:`read`."""
         tensors = {key: torch.from_numpy(array.copy()) for key, array in found.arrays.items()}
         self._journal.write(self._path(name), {"numbers": found.numbers, "times": found.times}, tensors)
         again = self.read(name)

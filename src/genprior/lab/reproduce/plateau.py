@@ -1,8 +1,8 @@
 """Theory in practice: the plateau against the penalty, the rate against the conditioning of G, the three dual rules.
 
 The generators here are ``G(z) = U diag(s) (z + 0.2 tanh z)`` with orthonormal U: ``kappa/iota`` lies within a factor
-of 1.2 of the largest over the smallest entry of s. The data lie off the range, so that the optimal dual is not zero and
-there is a gap to close.
+of 1.2 of the largest over the smallest entry of s. The data lie off the range, so that neither the optimal dual
+nor the primal residual is zero at first.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _OFF = 0.5
 """Distance of the data from the range, relative to their length."""
 _BEND = 0.2
 _SIGMA = 0.01
-"""First dual step of the paper's rule where the plateau is measured: small, so that the dual stays near zero."""
+"""First dual step of the paper's rule for the plateau: small, so that the dual stays near zero."""
 _AT_REST = 1e-12
-"""The same where the rate is: a dual that creeps would move the plateau, and hide the fall towards it."""
+"""The same for the rate: a slowly growing dual would move the plateau and hide the decrease towards it."""
 _WEIGHT = 0.5
 """``L = 1/2 |w - y|^2``."""
 LARGEST_PENALTY = 2 * _WEIGHT / 2
@@ -82,12 +82,12 @@ def parts(setting: Setting) -> list[Part]:
 
 
 def _needed(setting: Setting, rho: float) -> int:
-    """A gradient step in z goes about 1/(1 + rho) of the way: fifteen times that for the plateau to show."""
+    """A gradient step in z covers about 1/(1 + rho) of the way: fifteen times as many for the plateau to show."""
     return int(setting.size.plateau.iterations + 15 * (1 + rho))
 
 
 def _rate_steps(setting: Setting, conditioning: float) -> int:
-    """The slowest direction goes about 1/conditioning^2 of the way."""
+    """A step covers about 1/conditioning^2 of the slowest direction."""
     return int(setting.size.plateau.iterations + 20 * conditioning**2)
 
 
@@ -106,7 +106,7 @@ def synthetic(seed: int, conditioning: float) -> tuple[Problem, Tensor, Tensor]:
 
 
 def _watched(problem: Problem, start: Tensor, solution: Tensor, solver: Choice, steps: int) -> dict[str, Array]:
-    """Gap, distance to the solution, length of the dual, at each step."""
+    """Primal residual, distance to the solution and length of the dual, at each step."""
     size = _batch.norm(solution)
 
     def watch(view: View) -> dict[str, Tensor]:
@@ -123,7 +123,7 @@ def _watched(problem: Problem, start: Tensor, solution: Tensor, solver: Choice, 
 
 
 def _penalty(setting: Setting, rho: float, results: Results) -> Found:
-    """Where gap and distance end up at one penalty."""
+    """Final primal residual and distance at one penalty."""
     problem, start, solution = synthetic(setting.seed, 1.0)
     solver = LinearizedADMM(rho, sigma=_SIGMA, z_step=z_steps.Gradient())
     found = _watched(problem, start, solution, solver, _needed(setting, rho))
@@ -131,7 +131,7 @@ def _penalty(setting: Setting, rho: float, results: Results) -> Found:
 
 
 def _rate(setting: Setting, conditioning: float, results: Results) -> Found:
-    """How fast G(z) goes to the solution while the dual rests at zero, at one conditioning of G.
+    """The rate at which G(z) converges to the solution with the dual at zero, at one conditioning of G.
 
     With ``L = 1/2 |w - y|^2`` and no dual, z moves on ``rho/(1 + rho)/2 |G(z) - y|^2``, whose minimiser is the solution:
     there is no plateau in z, and the rate can be seen down to rounding.
@@ -143,7 +143,7 @@ def _rate(setting: Setting, conditioning: float, results: Results) -> Found:
 
 
 def fitted_rate(distance: Array) -> float:
-    """``eta`` of ``d ~ (1 - eta)^t``: the slope of the logarithm late in the fall, where the slowest direction is left.
+    """``eta`` of ``d ~ (1 - eta)^t``: the late slope of the logarithm, when the slowest direction remains.
 
     Median over items.
     """
@@ -166,7 +166,7 @@ def _dual(setting: Setting, rule: duals.Dual[Any], results: Results) -> Found:
 
 
 def _digits(setting: Setting, rho: float, results: Results) -> Found:
-    """The gap on the bundled generator: noisy digits, exact ADMM with Adam's z step, the paper's dual rule."""
+    """The primal residual on the bundled generator: noisy digits, exact ADMM with Adam's z step, the paper's dual rule."""
     size = setting.size.plateau
     net = network("mnist", setting.device)
     with torch.no_grad():
@@ -180,7 +180,7 @@ def _digits(setting: Setting, rho: float, results: Results) -> Found:
 
 
 def _ends(found: dict[str, Array]) -> dict[str, Any]:
-    """Medians over the items at the last step, and the largest dual on the way."""
+    """Medians over the items at the last step, and the largest dual of the run."""
     return {
         "gap": float(np.median(found["gap"][-1])),
         "distance": float(np.median(found["distance"][-1])),
@@ -189,7 +189,7 @@ def _ends(found: dict[str, Array]) -> dict[str, Any]:
 
 
 def _thinned(found: dict[str, Array], most: int = 400) -> dict[str, Array]:
-    """Medians over the items, at most so many steps."""
+    """Medians over the items, at a limited number of steps."""
     count = len(found["gap"])
     places = np.unique(
         np.concatenate([np.arange(min(50, count)), np.linspace(0, count - 1, min(most, count)).astype(int)])

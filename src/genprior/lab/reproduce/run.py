@@ -1,4 +1,4 @@
-"""All experiments by name: their parts, their run, and everything put together."""
+"""All experiments by name: their parts, runs and combined results."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Experiment:
     parts: Callable[[Setting], list[Part]]
     judge: Callable[[Setting, Results], list[Claim]]
     prepare: Callable[[Setting], object] = lambda setting: None
-    """Fetches what must be there: before the first part of all, not after an hour."""
+    """Fetches the required data before the first part of all."""
 
 
 EXPERIMENTS = {
@@ -57,7 +57,7 @@ _COMPUTING = frozenset(one.parts.__module__ for one in EXPERIMENTS.values())
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What a run found."""
+    """The results of a run."""
 
     setting: Setting
     experiments: tuple[str, ...]
@@ -90,7 +90,7 @@ def reproduce(
     faces: str | Path | None = None,
     show: Callable[[Progress], object] = lambda progress: None,
 ) -> Reproduction:
-    """Run experiments in a folder; what is finished there is not run again, and told with the rest."""
+    """Run experiments in a folder; finished parts are not repeated and join the results."""
     unknown = [name for name in names if name not in EXPERIMENTS]
     if unknown or not names:
         raise ValueError(f"there is no experiment {', '.join(unknown)!r}: give some of {', '.join(EXPERIMENTS)}")
@@ -119,7 +119,7 @@ def _finished(experiment: Experiment, setting: Setting, store: Store, results: d
 
 
 def settings_of(setting: Setting) -> dict[str, Any]:
-    """What must be the same for parts to belong together."""
+    """Settings that must agree for parts to be combined."""
     return {
         "genprior": version("genprior"),
         "code": _code(),
@@ -140,12 +140,12 @@ def settings_of(setting: Setting) -> dict[str, Any]:
 
 @cache
 def _code() -> str:
-    """What computes, as it stands; what only judges or shows may change."""
+    """Digest of the computing code; code that only judges or shows may change."""
     return code_of(_COMPUTING, Path(genprior.__file__).parents[1])
 
 
 def _methods(setting: Setting) -> list[object]:
-    """Every solver on offer, at two lengths of a run, every case, and the attack."""
+    """Every solver at two lengths of a run, every case, and the attack."""
     count = setting.size.settings
     sensed = [("mnist", share) for share in setting.size.digits.fractions]
     sensed += [("celeba", share) for share in setting.size.faces.fractions]
@@ -156,9 +156,9 @@ def _methods(setting: Setting) -> list[object]:
 
 
 def _faces(setting: Setting) -> str:
-    """What is in the person's own pictures, not where they lie."""
+    """A digest of the user's own images, whatever their path."""
     count = setting.size.faces.pictures
-    pair = [compressive_sensing.real_pictures(setting, "celeba", count, practice) for practice in (False, True)]
+    pair = [compressive_sensing.real_images(setting, "celeba", count, practice) for practice in (False, True)]
     return _fingerprint(torch.cat(pair).numpy().tobytes())
 
 

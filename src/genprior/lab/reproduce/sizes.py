@@ -1,4 +1,4 @@
-"""How large the experiments are: the paper's sizes where two cores allow it, and a quick set to see that all works."""
+"""How large the experiments are: the paper's sizes as far as two cores allow, and a quick set as a test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Sensing:
     fractions: tuple[float, ...]
     """Measurements over pixels."""
     main: float
-    """The fraction of the figure; also that of the real pictures."""
+    """The fraction of the figure; also that of the real images."""
     pictures: int
     steps: int
     tuning_pictures: int
@@ -21,7 +21,7 @@ class Sensing:
 
 @dataclass(frozen=True)
 class Denoising:
-    """Pictures and iterations."""
+    """Images and iterations."""
 
     pictures: int
     descent_steps: int
@@ -29,18 +29,18 @@ class Denoising:
     admm_steps: int
     tuning_steps: int
     other_share: float
-    """Of these iterations in the cases that the paper does not show; of the tuning's too."""
+    """Share of these iterations in cases that the paper does not show, also in tuning."""
 
 
 @dataclass(frozen=True)
 class Defence:
-    """Pictures and iterations."""
+    """Images and iterations."""
 
     pictures: int
     chunk: int
-    """Pictures of one part."""
+    """Images of one part."""
     ours_pictures: int
-    """For the methods that are not the paper's, and for clean pictures."""
+    """For the methods that are not the paper's, and for clean images."""
     control_pictures: int
     """For the paper's solver in the other norm."""
     descent_steps: int
@@ -82,7 +82,7 @@ class Size:
 
     name: str
     settings: int
-    """Settings that each tuned method may choose from."""
+    """Number of settings of each tuned method."""
     digits: Sensing
     faces: Sensing
     denoising: Denoising

@@ -28,7 +28,7 @@ def parts(setting: Setting) -> list[Part]:
     """The paper's grids; then the tuning of all methods at the same fractions, shared with compressive sensing."""
     size = setting.size
     found = [_grid(setting, "mnist", fraction, size.digit_tuning) for fraction in FRACTIONS]
-    faces = reversed(face_fractions(setting))  # the smaller matrix last: compressive sensing goes on with it
+    faces = reversed(face_fractions(setting))  # the smaller matrix last, because compressive sensing uses it next
     found += [_grid(setting, "celeba", fraction, size.face_tuning) for fraction in faces]
     fractions = {*FRACTIONS, size.digits.main}
     shared = [f"{field_name('mnist', fraction, 'range')}.tune." for fraction in fractions]
@@ -37,7 +37,7 @@ def parts(setting: Setting) -> list[Part]:
 
 
 def face_fractions(setting: Setting) -> tuple[float, ...]:
-    """The paper's, or a small one where no time is to be spent on factorising large matrices."""
+    """The paper's, or a small one to avoid factorising large matrices."""
     return FRACTIONS if setting.size.name == "full" else (QUICK_FACES,)
 
 
@@ -47,7 +47,7 @@ def grid_name(generator: str, fraction: float) -> str:
 
 
 def watched(contest: Contest) -> Contest:
-    """Also the objective of the iterate itself: the best so far hides that a step overshoots."""
+    """Also the objective of the iterate itself: the best so far hides overshooting."""
     last = torch.full((len(contest.starts),), torch.inf)
 
     def watch(view: View) -> dict[str, Tensor]:
@@ -58,7 +58,7 @@ def watched(contest: Contest) -> Contest:
 
 
 def _means(found: list[Found], name: str) -> list[float]:
-    """Over the pictures, at the end of each run."""
+    """Over the images, at the end of each run."""
     return [float(np.nan_to_num(one.arrays[name][-1].astype(float), nan=np.inf).mean()) for one in found]
 
 

@@ -1,4 +1,4 @@
-"""What is known of activations: are they C1, strictly increasing, how steep, how curved."""
+"""Properties of activations: C1, strictly increasing, range and Lipschitz constant of the derivative."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _LEAST_THRESHOLD = 20.0
 class Activation:
     """An activation on the line.
 
-    ``slope`` is its derivative. ``bend`` says how the derivative runs: "up" (rising), "down" (falling), "bell" (even, falling
-    away from zero), "step" (two values, the larger one on the right), or "free" (none of these: only the global bounds hold).
+    ``slope`` is its derivative. ``slope_shape`` is its shape: "up" (rising), "down" (falling), "bell" (even, falling away
+    from zero), "step" (two values, the larger one on the right), or "free" (none of these: only the global bounds hold).
     """
 
     name: str
@@ -32,18 +32,18 @@ class Activation:
     """sup |slope|."""
     curvature: float
     """Lipschitz constant of the slope; infinite where it jumps."""
-    bend: str
+    slope_shape: str
     slope: Slope | None = None
 
     def slopes(self, low: Tensor, high: Tensor) -> tuple[float, float]:
         """Smallest and largest slope over all the intervals ``[low, high]``, one per coordinate."""
-        if self.slope is None or self.bend == "free":
+        if self.slope is None or self.slope_shape == "free":
             return (-self.steepest, self.steepest)
         at_low, at_high = self.slope(low), self.slope(high)
-        if self.bend == "bell":
+        if self.slope_shape == "bell":
             nearest = torch.zeros_like(low).clamp(low, high)
             return float(torch.minimum(at_low, at_high).min()), float(self.slope(nearest).max())
-        first, last = (at_high, at_low) if self.bend == "down" else (at_low, at_high)
+        first, last = (at_high, at_low) if self.slope_shape == "down" else (at_low, at_high)
         return float(first.min()), float(last.max())
 
 
@@ -72,7 +72,7 @@ def _celu(module: nn.Module) -> Activation | None:
 def _softplus(module: nn.Module) -> Activation | None:
     """Beyond ``beta x = threshold`` torch takes x itself: a jump of ``log(1 + exp(-threshold)) / beta``, 2e-9 / beta at 20.
 
-    That is left aside as round-off; with a lower threshold the module is not continuous, and nothing is claimed.
+    That is treated as round-off; with a lower threshold the module is not continuous, and nothing is proved.
     """
     beta, threshold = (float(module.beta), float(module.threshold)) if isinstance(module, nn.Softplus) else (1.0, 20.0)
     if beta <= 0 or threshold < _LEAST_THRESHOLD:
@@ -98,13 +98,13 @@ def _sigmoid_slope(x: Tensor) -> Tensor:
 
 
 def _tanh_slope(x: Tensor) -> Tensor:
-    return 4 * torch.sigmoid(2 * x) * torch.sigmoid(-2 * x)  # 1 - tanh(x)^2 would lose all digits far out
+    return 4 * torch.sigmoid(2 * x) * torch.sigmoid(-2 * x)  # 1 - tanh(x)^2 would lose all digits for large |x|
 
 
 def _fixed(
-    name: str, smooth: bool, increasing: bool, steepest: float, curvature: float, bend: str, slope: Slope | None
+    name: str, smooth: bool, increasing: bool, steepest: float, curvature: float, slope_shape: str, slope: Slope | None
 ) -> Callable[[nn.Module], Activation | None]:
-    return lambda module: Activation(name, smooth, increasing, steepest, curvature, bend, slope)
+    return lambda module: Activation(name, smooth, increasing, steepest, curvature, slope_shape, slope)
 
 
 _TABLE: dict[type[nn.Module], Callable[[nn.Module], Activation | None]] = {
@@ -134,7 +134,7 @@ _KINKED = (
     *(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d),
     *(nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d),
 )
-"""Of these nothing else is known."""
+"""Nothing else is known about these."""
 
 
 def slope_jumps(module: nn.Module) -> bool:
@@ -144,6 +144,6 @@ def slope_jumps(module: nn.Module) -> bool:
 
 
 def activation_of(module: nn.Module) -> Activation | None:
-    """What is known of a module as an activation; None if it is none, or not known."""
+    """The properties of a module as an activation; None if it is not a known one."""
     make = _TABLE.get(type(module))
     return None if make is None else make(module)

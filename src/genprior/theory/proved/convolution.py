@@ -62,7 +62,7 @@ class Grid:
         return self.kernel.shape[0] * math.prod(self.small), self.kernel.shape[1] * math.prod(self.large)
 
     def offset(self, tap: tuple[int, int]) -> tuple[int, int]:
-        """Where on the large grid the tap looks, relative to ``s p``."""
+        """Offset of the tap on the large grid, relative to ``s p``."""
         rows, columns = (d * a - o for d, a, o in zip(self.dilation, tap, self.padding, strict=True))
         return rows, columns
 

@@ -14,7 +14,7 @@ from genprior.theory.proved.convolution import Convolution, grids, norm_bound
 from genprior.theory.proved.spectrum import SLACK, has_dependent_columns, smallest_by_values
 
 _SMALL = 400
-"""Widths up to which the matrix of an average is written out."""
+"""Largest width for which the matrix of an average is formed."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Facts:
     """Lower bound on ``min |A x| / |x|``; 0: shown not to be injective; None: not known."""
     method: str
     lost: bool = False
-    """``floor`` is not known although it was looked for: it is too small to be told from zero."""
+    """``floor`` was computed but is too small to distinguish from zero."""
 
 
 def linear_facts(module: nn.Module, kind: str, x: Tensor, y: Tensor) -> Facts:
-    """The facts of a layer of a linear kind, for input ``x`` and output ``y`` of one item."""
+    """The facts of a linear layer, for input ``x`` and output ``y`` of one item."""
     with torch.no_grad():
         if isinstance(module, nn.Linear):
             return _dense(module.weight.double())

@@ -1,8 +1,8 @@
 """A network as the chain of its layers, with the value that the centre of the ball takes at every layer.
 
-Understood are ``Sequential`` (also nested), the usual layers, and sums of chains: a module of one's own that computes a sum of
-chains may say so with a method ``branches()`` that returns them as modules; that is taken on its word, compared at two points.
-Everything else is a layer of unknown kind, also a subclass of a known layer that computes something else.
+Supported are ``Sequential`` (also nested), the usual layers, and sums of chains: a user-defined module that computes a sum
+of chains may declare them with a method ``branches()``, which is trusted after a comparison at two points. Everything else
+is a layer of type unknown, also a subclass of a known layer that computes something else.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PADS = (_ReflectionPadNd, _ReplicationPadNd)
 _CALLED = ("forward", "__call__", "_conv_forward", "_output_padding")
 """Methods that decide what a layer computes."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-"""Where torch keeps what else decides it; those of the backward pass change the steps of a solver."""
+"""Torch's hooks, which also affect it; those of the backward pass change the steps of a solver."""
 _WEIGHTLESS_MODES = ("nearest", "nearest-exact", "linear", "bilinear", "trilinear")
 
 
@@ -53,24 +53,24 @@ class Layer:
 
     @property
     def label(self) -> str:
-        """For people: place and kind."""
+        """Name and type, for messages."""
         return f"{self.name or 'the module'} ({type(self.module).__name__})"
 
     @property
     def widths(self) -> tuple[int, int]:
-        """How many numbers go in and come out."""
+        """Input and output sizes."""
         return self.centre[0].numel(), self.image[0].numel()
 
     @property
     def activation(self) -> Activation:
-        """What is known of it, for layers of that kind."""
+        """Its properties, if it is an activation."""
         found = activation_of(self.module)
         assert found is not None
         return found
 
     @property
     def vouched(self) -> bool:
-        """A sum by the word of a module of one's own; that of a bundled block is what its code computes."""
+        """A sum declared by a user-defined module; that of a bundled block is known from its code."""
         return self.kind == "sum" and type(self.module) is not UpBlock
 
     @cached_property
@@ -98,11 +98,11 @@ def layers_of(generator: Generator, centre: Tensor | None = None) -> tuple[Layer
         double = copy.deepcopy(generator.module).cpu().double()
         try:
             chain, value = tuple(_walk("", double, at)), _image(double, at)
-        except RuntimeError:  # a tensor that is no buffer, a dtype that is written out: it does not run in float64
+        except RuntimeError:  # a tensor that is not a buffer, or a fixed dtype: it does not run in float64
             return (Layer("", generator.module, "unknown", at, _as_it_is(generator, at)),)
         if chain[-1].image.shape == value.shape and torch.allclose(chain[-1].image, value, rtol=1e-9, atol=1e-12):
             return chain
-        return (Layer("", double, "unknown", at, value),)  # not the chain it looks like: nothing is claimed
+        return (Layer("", double, "unknown", at, value),)  # not the chain that it appears to be: nothing is proved
 
 
 def _as_it_is(generator: Generator, at: Tensor) -> Tensor:
@@ -201,7 +201,7 @@ def _branches(name: str, module: nn.Module, x: Tensor) -> tuple[tuple[Layer, ...
     for at in (x, x + noise):
         value, images = _image(module, at), _images(parts, at)
         if not images or any(getattr(image, "shape", None) != value.shape for image in images):
-            return ()  # the module broadcasts them, or does something else with them: nothing is claimed
+            return ()  # the module broadcasts them, or does something else with them: nothing is proved
         share = 1e-5 * float(value.abs().max())
         if not torch.allclose(sum(images, torch.zeros_like(value)), value, rtol=1e-5, atol=share):
             raise ValueError(
@@ -218,13 +218,13 @@ def _parts(module: nn.Module) -> tuple[nn.Module, ...]:
         return ()
     try:
         parts = tuple(given())
-    except Exception:  # it takes arguments, or gives no parts
+    except Exception:  # it takes arguments, or returns no parts
         return ()
     return parts if all(isinstance(part, nn.Module) for part in parts) else ()
 
 
 def _images(parts: tuple[nn.Module, ...], x: Tensor) -> list[Tensor]:
-    """The outputs of all parts; nothing where one does not take the input of the whole."""
+    """The outputs of all parts; nothing if one does not accept the input of the whole."""
     try:
         return [_image(part, x) for part in parts]
     except RuntimeError:
@@ -252,14 +252,14 @@ def _kind(module: nn.Module, x: Tensor) -> str:
 
 
 def _has_positive_weights(module: nn.Module) -> bool:
-    """And no offset: what the bounds by row and column sums need."""
+    """And without offset, as the bounds by row and column sums require."""
     divisor, offset = getattr(module, "divisor_override", None), getattr(module, "value", 0)
     mode = getattr(module, "mode", "nearest")
     return mode in _WEIGHTLESS_MODES and (divisor is None or divisor > 0) and offset == 0
 
 
 def _computes_as_its_class(module: nn.Module) -> bool:
-    """Whether it does what a class of torch (or of this package) does: a forward of one's own may do anything."""
+    """Whether it does what a class of torch (or of this package) does: an overridden forward may do anything."""
     if _is_changed(module):
         return False
     makers = (next((c for c in type(module).__mro__ if name in vars(c)), nn.Module) for name in _CALLED)

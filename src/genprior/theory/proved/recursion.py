@@ -26,13 +26,13 @@ from genprior.theory.proved.layers import Layer, every_layer, linear_part
 from genprior.theory.proved.spectrum import EPS, SLACK, round_off
 
 NOT_INJECTIVE = "the network is affine and not injective"
-LOST = "the network is affine, and its smallest singular value is too small to be told from zero"
+LOST = "the network is affine, and its smallest singular value is too small to distinguish from zero"
 _LARGEST_AFFINE = 20_000_000
 
 
 @dataclass(frozen=True)
 class Proved:
-    """Rigorous constants of a map on a ball, each with how it was had, or why it is not known."""
+    """Rigorous constants of a map on a ball, each with its derivation, or why it is not known."""
 
     kappa: float = 1.0
     peak: float = 1.0
@@ -59,7 +59,7 @@ def proved_constants(chain: tuple[Layer, ...], radius: float) -> Proved:
 
 
 def _affine(chain: tuple[Layer, ...]) -> Proved | None:
-    """An affine network is one matrix: its singular values say all, up to the round-off of products and of values."""
+    """An affine network is one matrix: its singular values give all constants, up to round-off of products and values."""
     inside, outside = chain[0].centre, chain[-1].image
     size = inside[0].numel()
     parts = tuple(every_layer(chain))
@@ -79,7 +79,7 @@ def _affine(chain: tuple[Layer, ...]) -> Proved | None:
 
 
 def _loses(chain: tuple[Layer, ...]) -> bool:
-    """Whether an affine chain gives the same for two inputs, for certain.
+    """Whether an affine chain is certainly not injective.
 
     It does where it narrows, and where its first layer does; and where a later one does, if all before it are square: these
     reach every input of it, or lose something themselves.
@@ -106,7 +106,7 @@ def _through(layer: Layer, state: Proved, radius: float) -> Proved:
     peak = min(facts.rows * state.kappa, facts.sums * state.peak)
     reasons = state.reasons if facts.floor else state.because(iota=_not_injective(layer))
     if facts.floor == 0 and "slope" in state.reasons.get("iota", ""):
-        reasons = reasons | {"iota": _not_injective(layer)}  # the graver reason of the two
+        reasons = reasons | {"iota": _not_injective(layer)}  # the stronger reason of the two
     return Proved(facts.norm * state.kappa, peak, facts.norm * state.nu, (facts.floor or 0.0) * state.iota, reasons)
 
 
@@ -115,7 +115,7 @@ def _not_injective(layer: Layer) -> str:
     if outside < inside:
         return f"layer {layer.label} narrows from {inside} to {outside} numbers, so it is not injective by itself"
     if layer.facts.lost:
-        return f"the smallest singular value of layer {layer.label} is too small to be told from zero"
+        return f"the smallest singular value of layer {layer.label} is too small to distinguish from zero"
     if layer.facts.floor is None:
         return f"layer {layer.label} is too large to bound its smallest singular value"
     return f"layer {layer.label} does not have full column rank"

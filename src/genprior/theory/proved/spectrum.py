@@ -21,14 +21,14 @@ _FLOORS = (1e-3, 1e-5)
 
 @dataclass(frozen=True)
 class Bound:
-    """An upper bound on a norm, and how it was had."""
+    """An upper bound on a norm, and its derivation."""
 
     value: float
     method: str
     floor: float | None = None
     """Lower bound on the smallest singular value; 0: it is shown to be zero; None: not known."""
     lost: bool = False
-    """Not known although it was looked for: it is too small to be told from zero."""
+    """Computed, but too small to distinguish from zero."""
 
 
 def smallest_by_values(matrix: Tensor, values: Tensor) -> float | None:
@@ -44,7 +44,7 @@ def smallest_by_values(matrix: Tensor, values: Tensor) -> float | None:
 def has_dependent_columns(matrix: Tensor) -> bool:
     """Whether a column is zero, or another one times plus or minus a power of two: exactly, without any round-off.
 
-    Each column is divided by the power of two next to its first number that is not zero; then equal ones are looked for.
+    Each column is divided by the power of two next to its first number that is not zero; then equal ones are searched for.
     """
     first = matrix.gather(0, (matrix != 0).byte().argmax(dim=0, keepdim=True))
     if bool((first == 0).any()):

@@ -1,4 +1,4 @@
-"""The user's cache of downloaded files: checksummed, written whole or not at all."""
+"""The user's cache of downloaded files: with checksums, written atomically."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Source = tuple[str, Fetch]
 
 
 def cache_folder() -> Path:
-    """``$GENPRIOR_CACHE``, or the place where the system keeps caches."""
+    """``$GENPRIOR_CACHE``, or the system's cache folder."""
     chosen = os.environ.get("GENPRIOR_CACHE")
     if chosen:
         return Path(chosen).expanduser()
@@ -27,7 +27,7 @@ def cache_folder() -> Path:
 
 
 def cached(path: Path, md5: str, sources: Iterable[Source], hint: str) -> bytes:
-    """The file's content: from the cache if it is whole there, else from the first source that gives the right bytes."""
+    """The file's content: from the cache if it is intact there, else from the first source with the right checksum."""
     if path.is_file():
         content = path.read_bytes()
         if _md5(content) == md5:
@@ -38,18 +38,18 @@ def cached(path: Path, md5: str, sources: Iterable[Source], hint: str) -> bytes:
 
 
 def first_good(file: str, md5: str, sources: Iterable[Source], hint: str) -> bytes:
-    """What the first source gives whose bytes have the checksum; the error lists what was wrong with each."""
+    """The first content with the right checksum; the error lists why each source failed."""
     failures = []
     for name, fetch in sources:
         try:
             content = fetch()
-        except Exception as problem:  # whatever goes wrong with one source, the next is tried
+        except Exception as problem:  # after any failure the next source is tried
             failures.append(f"{name}: {str(problem) or type(problem).__name__}")
             continue
         if _md5(content) == md5:
             return content
-        failures.append(f"{name}: other bytes, truncated or changed (md5 {_md5(content)}, expected {md5})")
-    raise RuntimeError("\n  ".join([f"{file} could not be had", *failures]) + f"\n{hint}")
+        failures.append(f"{name}: wrong content, truncated or changed (md5 {_md5(content)}, expected {md5})")
+    raise RuntimeError("\n  ".join([f"{file} could not be downloaded", *failures]) + f"\n{hint}")
 
 
 def _keep(path: Path, content: bytes) -> None:

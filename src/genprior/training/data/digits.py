@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST: found, checked, kept."""
+"""MNIST and Fashion-MNIST: downloaded, verified, cached."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from genprior.files.limits import LARGEST_PIECE, readable
 from genprior.training.data import idx, sources
 from genprior.training.data.cache import Source, cache_folder, cached, first_good
-from genprior.training.data.pictures import Pictures
+from genprior.training.data.image_set import ImageSet
 
 _FILES = {
     ("train", "images"): "train-images-idx3-ubyte",
@@ -40,7 +40,7 @@ MNIST_LICENCE = "CC BY-SA 3.0 (Yann LeCun, Corinna Cortes, Christopher J.C. Burg
 FASHION_LICENCE = "MIT (Zalando SE)"
 
 
-def mnist(split: str = "train", folder: str | Path | None = None) -> Pictures:
+def mnist(split: str = "train", folder: str | Path | None = None) -> ImageSet:
     """MNIST's 60,000 ``"train"`` or 10,000 ``"test"`` digits.
 
     From ``folder`` (the four raw or gzipped IDX files) if given, else from the cache, else from a mirror, else from a
@@ -49,8 +49,8 @@ def mnist(split: str = "train", folder: str | Path | None = None) -> Pictures:
     return _load("mnist", split, folder, _MNIST_MD5, _mnist_sources, MNIST_LICENCE)
 
 
-def fashion_mnist(split: str = "train", folder: str | Path | None = None) -> Pictures:
-    """Fashion-MNIST's 60,000 ``"train"`` or 10,000 ``"test"`` pictures, found as :func:`mnist`; third is Debian's package."""
+def fashion_mnist(split: str = "train", folder: str | Path | None = None) -> ImageSet:
+    """Fashion-MNIST's 60,000 ``"train"`` or 10,000 ``"test"`` images, found as :func:`mnist`; third is Debian's package."""
     return _load("fashion-mnist", split, folder, _FASHION_MD5, _fashion_sources, FASHION_LICENCE)
 
 
@@ -61,7 +61,7 @@ def _load(
     md5: dict[str, str],
     find: Callable[[str, str, str], list[Source]],
     licence: str,
-) -> Pictures:
+) -> ImageSet:
     if split not in {"train", "test"}:
         raise ValueError(f"split must be 'train' or 'test', got {split!r}")
     parts = {}
@@ -74,7 +74,7 @@ def _load(
                 file, md5[file], [(str(folder), partial(_local, Path(folder), file))], _hint(name, file)
             )
         parts[wanted] = idx.decode(content, file)
-    return Pictures(name, parts["images"][:, None], parts["labels"].long(), licence)
+    return ImageSet(name, parts["images"][:, None], parts["labels"].long(), licence)
 
 
 def _hint(name: str, file: str) -> str:
@@ -92,7 +92,7 @@ def _local(folder: Path, file: str) -> bytes:
         with gzip.open(packed) as stream:
             content = stream.read(LARGEST_PIECE + 1)
         if len(content) > LARGEST_PIECE:
-            raise ValueError(f"{packed} becomes more than {readable(LARGEST_PIECE)}: it is not the file that is meant")
+            raise ValueError(f"{packed} becomes more than {readable(LARGEST_PIECE)}: this is not the expected file")
         return content
     raise FileNotFoundError(f"neither {file} nor {file}.gz is there")
 

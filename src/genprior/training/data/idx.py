@@ -1,4 +1,4 @@
-"""The IDX format of MNIST: four bytes of kind, the sizes as big-endian integers, then the numbers."""
+"""The IDX format of MNIST: four bytes of type, the sizes as big-endian integers, then the numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def decode(content: bytes, name: str) -> Tensor:
     sizes = [int.from_bytes(content[4 + 4 * i : 8 + 4 * i], "big") for i in range(axes)]
     if len(content) != start + math.prod(sizes):
         raise ValueError(
-            f"{name} has {len(content)} bytes, but its header announces {start + math.prod(sizes)}: it is truncated"
+            f"{name} has {len(content)} bytes, but its header declares {start + math.prod(sizes)}: it is truncated"
         )
     return torch.from_numpy(np.frombuffer(content, np.uint8, offset=start).reshape(sizes).copy())
 

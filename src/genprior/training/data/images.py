@@ -1,4 +1,4 @@
-"""Any folder, tar or zip of image files as training pictures."""
+"""Any folder, tar or zip of image files as training images."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from torch import Tensor
 
 from genprior import _validate
 from genprior.files.guard import Unreadable, reading
+from genprior.files.images import WRITTEN_AS, check_depth, flatten, in_bands, opened, quiet
 from genprior.files.limits import LARGEST_PIECE
-from genprior.files.pictures import WRITTEN_AS, check_depth, flatten, in_bands, opened, quiet
-from genprior.training.data.pictures import Pictures
+from genprior.training.data.image_set import ImageSet
 
 _AHEAD = 256
 _LARGE = 2**22
-"""Pixels from which on only one image is unpacked at a time."""
+"""From this many pixels on, one image is decoded at a time."""
 _DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, RuntimeError)
-"""The last one where a zip file has a password, or is packed in an unknown way."""
+"""The last one means a zip file with a password or an unknown compression."""
 
 
 def image_files(
@@ -37,12 +37,12 @@ def image_files(
     channels: int = 3,
     limit: int | None = None,
     on_read: Callable[[int], object] = lambda count: None,
-) -> Pictures:
-    """Read all pictures under a folder or in a tar or zip file, in the order of their names.
+) -> ImageSet:
+    """Read all images under a folder or in a tar or zip file, in the order of their names.
 
     Each is cropped to its central square and resized to ``side``. Transparent parts become white; 16 bits of grey are
     rounded to 8. Files that cannot be read, and those with 32 bits for each pixel, are skipped and named in the result;
-    whatever is not an image by its ending is passed over. ``limit`` takes the first so many names.
+    files without the ending of an image are ignored. ``limit`` takes the first so many names.
     """
     _validate.whole("side", side)
     if channels not in {1, 3}:
@@ -52,24 +52,24 @@ def image_files(
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"there is no folder or archive {path}")
-    pictures: dict[str, Tensor] = {}
+    images: dict[str, Tensor] = {}
     skipped: list[str] = []
     with quiet(), ThreadPoolExecutor() as pool:
         source, decode = _contents(path, limit), partial(_decoded, side=side, channels=channels)
         while chunk := list(_some(source)):
             found = pool.map(lambda part: None if _is_large(*part) else decode(*part), chunk)
             for part, done in zip(chunk, found, strict=True):
-                name, picture = done or decode(*part)
-                if picture is None:
+                name, image = done or decode(*part)
+                if image is None:
                     skipped.append(name)
                 else:
-                    pictures[name] = picture
-            on_read(len(pictures))
-    if not pictures:
+                    images[name] = image
+            on_read(len(images))
+    if not images:
         broken = f"; {len(skipped)} could not be read, the first is {min(skipped)}" if skipped else ""
-        raise ValueError(f"{path} holds no image ({', '.join(sorted(WRITTEN_AS))} are looked for{broken})")
-    stack = torch.stack([pictures[name] for name in sorted(pictures)])
-    return Pictures(path.name, stack, skipped=tuple(sorted(skipped)))
+        raise ValueError(f"{path} holds no image ({', '.join(sorted(WRITTEN_AS))} are read{broken})")
+    stack = torch.stack([images[name] for name in sorted(images)])
+    return ImageSet(path.name, stack, skipped=tuple(sorted(skipped)))
 
 
 def _contents(path: Path, limit: int | None) -> Iterator[tuple[str, bytes]]:
@@ -102,14 +102,14 @@ def _zipped(path: Path, limit: int | None) -> Iterator[tuple[str, bytes]]:
 def _tarred(path: Path, limit: int | None) -> Iterator[tuple[str, bytes]]:
     with tarfile.open(path) as archive:
         wanted = set(_wanted(archive.getnames(), limit))
-        for member in archive.getmembers():  # in their own order: going back in a packed archive is slow
+        for member in archive.getmembers():  # in the archive's order: seeking back in a compressed archive is slow
             file = archive.extractfile(member) if member.name in wanted else None
             if file is not None:
                 yield member.name, file.read() if member.size <= LARGEST_PIECE else b""
 
 
 def _some(source: Iterator[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
-    """The next ones: so many, or fewer where they are large."""
+    """The next batch of files, smaller if the files are large."""
     size = 0
     for name, content in islice(source, _AHEAD):
         yield name, content
@@ -119,7 +119,7 @@ def _some(source: Iterator[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
 
 
 def _read(read: Callable[[], bytes]) -> bytes:
-    """The content, or nothing, which is no picture, where one file of many cannot be read."""
+    """The content; empty, and therefore skipped, if the file cannot be read."""
     try:
         return read()
     except (OSError, *_DAMAGED):
@@ -136,7 +136,7 @@ def _is_image(name: str) -> bool:
 
 
 def _decoded(name: str, content: bytes, *, side: int, channels: int) -> tuple[str, Tensor | None]:
-    """The picture's bytes ``(channels, side, side)``, or None if it cannot be read."""
+    """The image's bytes ``(channels, side, side)``, or None if it cannot be read."""
     try:
         return name, _square(_plain(name, content, channels), side, channels)
     except Unreadable:
@@ -146,20 +146,20 @@ def _decoded(name: str, content: bytes, *, side: int, channels: int) -> tuple[st
 def _is_large(name: str, content: bytes) -> bool:
     """Whether it takes so much memory that only one is unpacked at a time, in a thread that gives the memory back."""
     try:
-        with reading(name, "a picture"), opened(content, name) as image:
+        with reading(name, "an image"), opened(content, name) as image:
             return image.width * image.height > _LARGE
     except Unreadable:
         return False
 
 
 def _plain(name: str, content: bytes, channels: int) -> Image.Image:
-    with reading(name, "a picture"), opened(content, name) as image:
+    with reading(name, "an image"), opened(content, name) as image:
         check_depth(image, name)
         return flatten(image, channels, name, on_white=True)
 
 
 def _square(plain: Image.Image, side: int, channels: int) -> Tensor:
-    """The middle of an image, scaled to ``side``."""
+    """The central square of an image, scaled to ``side``."""
     if plain.mode == "F":
         plain = in_bands(plain, "L", lambda band: (255 * band).round().astype(np.uint8))
     short = min(plain.size)

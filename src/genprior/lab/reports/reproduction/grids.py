@@ -1,4 +1,4 @@
-"""What the tuned methods chose, and where it lies among what was on offer."""
+"""The settings that tuning chose, and their position in the grids."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def tuned(done: Reproduction) -> dict[str, tuple[Method, int]]:
 
 
 def place(method: Method, number: int) -> str:
-    """Where the numbers of a setting lie in their grid, for people."""
+    """The position of a setting's parameters in their grid, in words."""
     found = method.places(number)
     names = {where: [name for name in found if found[name] == where] for where in (EDGE, INSIDE, ONE_OF_TWO)}
     return "; ".join(f"{', '.join(several)} {where}" for where, several in names.items() if several) or "-"
 
 
 def chosen_sheet(done: Reproduction) -> Sheet:
-    """What every tuned method chose on every problem, and whether a better setting may lie beyond its grid."""
+    """The chosen setting of every tuned method on every problem, and whether a better one may lie beyond the grid."""
     rows = []
     for name, (method, number) in tuned(done).items():
         numbers = done.parts[name].numbers
@@ -97,14 +97,14 @@ def projected_note(done: Reproduction) -> str | None:
     where = "every problem" if len(same) == len(chosen) else f"{len(same)} of {len(chosen)} problems"
     return (
         f"Projected gradient chose one inner step on {where}. With one inner step it is Adam: a new target at every step, "
-        f"whose pull is the gradient of the objective. It had a choice of {len(steps[PROJECTED])} step lengths "
+        f"whose step is along the gradient of the objective. It had a choice of {len(steps[PROJECTED])} step lengths "
         f"({_span(steps[PROJECTED])}), Adam of {len(steps[ADAM])} ({_span(steps[ADAM])}): these rows are Adam's with fewer "
         "steps to choose from, and no other method."
     )
 
 
 def _steps(method: Method) -> list[float]:
-    """The step lengths on offer, rising."""
+    """The step lengths of the grid, ascending."""
     return sorted({value for choice in method.choices for name, value in choice.numbers.items() if "step" in name})
 
 

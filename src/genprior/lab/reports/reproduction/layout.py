@@ -1,4 +1,4 @@
-"""What a section of the report is made of."""
+"""The parts of a section of the report."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Section:
     """By file name: caption and figure."""
     sheets: list[Sheet] = field(default_factory=list)
     notes: tuple[str, ...] = ()
-    """What must be known to read the tables: paragraphs before them."""
+    """Paragraphs before the tables that explain them."""
 
 
 def plain(solver: str) -> str:
-    """A solver's settings without module names and defaults that say nothing."""
+    """A solver's settings without module names and uninformative defaults."""
     return solver.replace("w_step=Exact(inner=None), ", "").replace("w_step=Exact(), ", "")

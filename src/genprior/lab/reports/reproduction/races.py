@@ -21,7 +21,7 @@ _PIXELS = {"mnist": 784, "celeba": 12288}
 _THINGS = {"mnist": "digits", "celeba": "faces"}
 _FLOOR = 1e-12
 LEAST_ERROR = 0.02
-"""Below this, an error in [0, 1] can no longer be seen in a picture, and would squeeze the rest."""
+"""Below this, an error in [0, 1] is invisible in an image and would compress the scale."""
 
 
 def runs(done: Reproduction, field: str) -> list[str]:
@@ -30,7 +30,7 @@ def runs(done: Reproduction, field: str) -> list[str]:
 
 
 def preparation(key: str, found: Found) -> float:
-    """Seconds that go by before the first iteration: those of the factorisation of A, for the methods that use it."""
+    """Seconds before the first iteration: the factorisation of A, for the methods that use it."""
     return float(found.times.get("preparation_seconds", 0.0)) if key in sensing.FACTORISED else 0.0
 
 
@@ -56,7 +56,7 @@ def draw_sensing(done: Reproduction, generator: str, fraction: float, truth: str
 
 
 def draw_sweep(done: Reproduction) -> Figure:
-    """What is left at the end, against the number of measurements."""
+    """Final objective and error against the number of measurements."""
     made, plots = figure(10.5, 4.4, 1, 2)
     fractions = done.setting.size.digits.fractions
     fields = [sensing.field_name("mnist", fraction, "range") for fraction in fractions]
@@ -85,9 +85,9 @@ def draw_tuning(done: Reproduction) -> Figure:
     made, plots = figure(10.5, 3.6 * ((len(fields) + 1) // 2), (len(fields) + 1) // 2, 2)
     for place, (generator, fraction) in zip(plots, fields, strict=False):
         numbers = done.parts[tuning.grid_name(generator, fraction)].numbers
-        for name, look, label in (("last", "k-o", "last iterate"), ("best", "k:x", "best so far")):
+        for name, line_style, label in (("last", "k-o", "last iterate"), ("best", "k:x", "best so far")):
             values = [np.nan if value is None else value for value in numbers[f"mean_{name}"]]
-            place.plot(numbers["steps"], values, look, markersize=4, label=label)
+            place.plot(numbers["steps"], values, line_style, markersize=4, label=label)
         place.axvline(numbers["chosen"], color="grey", linestyle="--", label=f"chosen: {numbers['chosen']:g}")
         place.axhline(numbers["start_objective"], color="grey", linestyle="-.", label="at the start")
         title = (
@@ -132,7 +132,7 @@ def draw_duals(done: Reproduction) -> Figure:
             for place, values in zip(plots, (np.maximum(least, 1e-7), np.maximum(most, 1e-7)), strict=True):
                 draw(place, key, steps, values, label)
                 place.lines[-1].set_linewidth(width)
-    finish(plots[0], "is the prox active?", "iteration", "smallest |w - y|_inf of the pictures", log_x=True)
-    finish(plots[1], "are the duals bounded?", "iteration", "largest |lam| of the pictures", log_x=True)
+    finish(plots[0], "is the prox active?", "iteration", "smallest |w - y|_inf of the images", log_x=True)
+    finish(plots[1], "are the duals bounded?", "iteration", "largest |lam| of the images", log_x=True)
     common_legend(made, plots[0], 2)
     return made

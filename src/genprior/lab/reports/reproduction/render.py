@@ -35,14 +35,14 @@ _AGAIN = (
 )
 _WORDS = (
     'A comparison with a 95% interval is undecided where the interval includes "no difference", whichever way the mean '
-    "points; it holds partly where most pictures contradict the mean. A claim of several parts has their verdict "
+    "points; it holds partly where most images contradict the mean. A claim of several parts has their verdict "
     "if all agree; it does not hold if some parts do not and the others are undecided; otherwise it holds partly. Rows marked "
     "(ours) are questions and checks that are not the paper's; they are not counted."
 )
 
 
 def write_report(done: Reproduction) -> list[Path]:
-    """Figures (SVG and PNG), CSV traces, ``reproduction.md``, ``index.html``; gives the files a person opens first."""
+    """Figures (SVG and PNG), CSV traces, ``reproduction.md``, ``index.html``; returns the files to open first."""
     found = sections(done)
     add_folder(done.folder / _FIGURES)
     add_folder(done.folder / "traces")
@@ -74,7 +74,7 @@ def html(done: Reproduction, found: list[Section], drawn: dict[str, str]) -> str
 
 
 def _drawn(figure: Figure, path: Path) -> str:
-    """Write both kinds of files; give the text of the vector one."""
+    """Write both formats; return the text of the SVG."""
     text = page.vector(figure)
     figure.set_layout_engine("none")  # laid out already
     write_text(path.with_suffix(".svg"), text)
@@ -99,12 +99,12 @@ def document(done: Reproduction, found: list[Section]) -> str:
 
 
 def lead(done: Reproduction) -> str:
-    """What this is, first of all whether it is the real thing."""
+    """The introduction; a quick run is marked as such first."""
     quick = (
         ""
         if done.setting.size.name == "full"
         else (
-            "A quick run: few pictures, few iterations, few settings. It shows that everything works; its verdicts "
+            "A quick run with few images, iterations and settings: it shows that everything works; its verdicts "
             "mean little. "
         )
     )
@@ -113,14 +113,14 @@ def lead(done: Reproduction) -> str:
         f"{quick}Latorre, Eftekhari and Cevher, Fast and Provable ADMM for Learning with Generative Priors, NeurIPS "
         "2019: what it claims, in our words, and whether it holds here. Verdicts are computed from the numbers: "
         "same start for all, same tuning budget, the best iterate by objective and never by the truth, by passes "
-        f"through the generator and not by the clock, which is shown besides. This run took {minutes:.1f} minutes of "
+        f"through the generator and not by the clock, which is also shown. This run took {minutes:.1f} minutes of "
         "computing."
     )
 
 
 def _footer(done: Reproduction) -> str:
-    told = done.document()["environment"]
-    facts = ", ".join(f"{name} {value}" for name, value in told.items())
+    environment = done.document()["environment"]
+    facts = ", ".join(f"{name} {value}" for name, value in environment.items())
     settings = done.document()["settings"]
     return f"genprior {settings['genprior']}, size {settings['size']}, seed {settings['seed']}; {facts}."
 
@@ -137,7 +137,7 @@ def _counts(claims: list[Claim]) -> list[tuple[str, str]]:
 
 
 def claim_row(claim: Claim) -> tuple[str, str, str]:
-    """What the paper says, or a question of ours, marked; what was found; the verdict."""
+    """The paper's claim, or our own question, marked; the finding; the verdict."""
     return ("(ours) " if claim.ours else "") + claim.paper, claim.finding, claim.verdict
 
 
@@ -153,7 +153,7 @@ def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[
 
 
 def _traces(done: Reproduction) -> Iterator[tuple[str, str]]:
-    """Every curve: medians and quartiles over the pictures."""
+    """Every curve: medians and quartiles over the images."""
     for name, found in done.parts.items():
         if "passes" in found.arrays:
             yield name, _race_csv(found)
@@ -170,7 +170,7 @@ def _race_csv(found: Found) -> str:
     columns = {"step": np.arange(steps), **{name: found.arrays[name] for name in _COUNTS}}
     for name, values in found.arrays.items():
         if values.ndim == 2:
-            # what is watched on the way is not seen in the step in which a run ends: those places stay empty
+            # the last step of a run is not observed: its entries stay empty
             missing = np.full((3, steps - len(values)), np.nan)
             low, middle, high = np.hstack([np.quantile(values, (0.25, 0.5, 0.75), axis=1), missing])
             columns |= {f"{name}_q25": low, f"{name}_median": middle, f"{name}_q75": high}

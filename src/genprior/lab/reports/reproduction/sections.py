@@ -1,4 +1,4 @@
-"""What the report says of each experiment: what was done, claims, tables, figures. One source for page and document."""
+"""The report on each experiment: method, claims, tables, figures. One source for page and document."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _NAMES = {"mnist": "Digits", "celeba": "Faces"}
 _TIMES = (
     'A is factorised before any clock starts. What that took is added for the methods that use it: as "once" in the '
     "tables, and as a later start in the plots. Exact ADMM needs all of it. Linearized ADMM and projected gradient take "
-    "only nu_L from it, the largest eigenvalue of A^T A, which some products with A would give too; Auto asks for the same "
+    "only nu_L from it, the largest eigenvalue of A^T A, which some products with A would give too; Auto uses the same "
     "number, though its steps do not need it here. Gradient descent and Adam, with the steps that tuning gave them, take "
     "nothing."
 )
 _METRIC = (
-    "Auto starts from the metric E[DG^T DG] of the generator, which the bundled generators bring along: its passes are not "
-    "among those counted here. It was estimated once for each generator, when that was packed, from 256 points with one "
-    "forward and eight backward passes each. For a generator that brings none, Auto estimates it from 32 points at the "
+    "Auto starts from the preconditioner E[DG^T DG] of the generator, stored with the bundled generators: its passes are not "
+    "among those counted here. It was estimated once for each generator, when it was bundled, from 256 points with one "
+    "forward and eight backward passes each. For a generator without one, Auto estimates it from 32 points at the "
     "start of a run, and these passes count."
 )
 
 
 def sections(done: Reproduction) -> list[Section]:
-    """Of all experiments that ran."""
+    """The sections of all experiments that ran."""
     makers: dict[str, Callable[[Reproduction, list[Claim]], Section]] = {
         sensing.PREFIX: _sensing,
         denoising.PREFIX: _denoising,
@@ -58,9 +58,9 @@ def _sensing(done: Reproduction, claims: list[Claim]) -> Section:
         f"({size.faces.tuning_pictures} other faces) after {size.digits.tuning_steps} ({size.faces.tuning_steps}) "
         "iterations; Auto has no option. The iterate shown is the best so far by objective. Faces cost ten times as "
         f"much: {size.faces.steps} iterations instead of {size.digits.steps}, fewer fractions. The variant of exact ADMM "
-        "with Adam's z step runs where digits have the main number of measurements only. Real pictures, which do not "
-        "lie in the range, stand apart: their objective cannot go to zero. Why exact ADMM can be ahead: with a small penalty "
-        "its w step whitens the measurements, so that z moves as if A had orthogonal rows. Why the linearized one "
+        "with Adam's z step runs where digits have the main number of measurements only. Real images, which do not "
+        "lie in the range, are shown separately: their objective cannot go to zero. Why exact ADMM can be ahead: with a small "
+        "penalty its w step whitens the measurements, so that z moves as if A had orthogonal rows. Why the linearized one "
         "is behind: its w goes 1/(nu_L + rho) of the gradient at a time, and z follows w."
     )
     figures = {}
@@ -115,7 +115,7 @@ def _race_sheet(done: Reproduction, field_name: str, caption: str, names: tuple[
 
 
 def _clock(key: str, found: Found) -> str:
-    """Seconds of the iterations, and those that went by once before them."""
+    """Seconds of the iterations, and of the preparation."""
     once = races.preparation(key, found)
     return f"{found.times['seconds']:.1f}" + (f" + {once:.2g} once" if once > 0 else "")
 
@@ -130,7 +130,7 @@ def _denoising(done: Reproduction, claims: list[Claim]) -> Section:
         f"by objective on other digits after {size.tuning_steps} iterations. Why gamma matters: a subgradient of the "
         "l_inf norm sees one pixel of 784; what a large gamma lets descent gain is owed to the squared l2 distance, "
         "which sees all of them. Why the z step matters: latent directions differ by a factor of 200 in how far "
-        "they move the picture; the paper's gradient step is as long as the steepest allows, Adam's evens them out."
+        "they change the image; the paper's gradient step is limited by the steepest one, Adam's evens them out."
     )
     figures = {
         "denoising": (
@@ -161,7 +161,7 @@ def _defence(done: Reproduction, claims: list[Claim]) -> Section:
         f"accuracy {attack['clean_accuracy']:.1%} clean, {attack['attacked_accuracy']:.1%} attacked. Gradient "
         f"descent and Adam project in l2 ({size.descent_steps} iterations), the ADMMs and Auto in l_inf "
         f"({size.admm_steps}); one start each, where genprior defend takes the best of four. Methods that are not the "
-        f"paper's, and clean pictures: {size.ours_pictures} digits. Attacks that know the defence: BPDA (straight-through, "
+        f"paper's, and clean images: {size.ours_pictures} digits. Attacks that know the defence: BPDA (straight-through, "
         f"{size.bpda_steps} steps, {size.bpda_pictures} digits), and a search of the latent space ({size.latent_steps} steps, "
         f"{size.latent_pictures} digits, {len(defence.LATENT_WEIGHTS)} weights, two starts; what fools the defence is "
         "kept); BPDA starts a second time from there, where the first start failed. "
@@ -179,17 +179,17 @@ def _defence_sheet(done: Reproduction) -> Sheet:
     for key in theory.defence_keys(done):
         curve = accuracy_curve(done.setting, done.parts, key)
         known = [done.parts.get(f"{defence.PREFIX}.{kind}.{key}") for kind in KINDS]
-        pictures = sum(stop - start for start, stop in defence.chunks(done.setting, key))
+        images = sum(stop - start for start, stop in defence.chunks(done.setting, key))
         clean = done.parts.get(f"{defence.PREFIX}.clean.{key}")
         rows.append(
             (
                 LABELS[key],
                 NORMS[key].replace("linf", "l_inf"),
-                share_of(curve["accuracy"][-1], pictures),
+                share_of(curve["accuracy"][-1], images),
                 "-" if clean is None else share_of(clean.numbers["accuracy"], clean.numbers["pictures"]),
                 *("-" if one is None else _known(one) for one in known),
-                str(pictures),
-                f"{1e3 * curve['seconds'][-1] / pictures:.0f}",
+                str(images),
+                f"{1e3 * curve['seconds'][-1] / images:.0f}",
                 plain(done.parts[f"{defence.PREFIX}.run.{key}.0"].numbers["solver"]),
             )
         )
@@ -199,7 +199,7 @@ def _defence_sheet(done: Reproduction) -> Sheet:
 
 
 def _known(part: Found) -> str:
-    """With BPDA's first start alone besides."""
+    """The accuracy, with that of BPDA's first start alone."""
     numbers, found = part.numbers, known_accuracy(part)
     first = numbers["defended_accuracy"]
     alone = f" (first start alone: {percent(first)})" if "defended_accuracy_both_starts" in numbers else ""
@@ -212,7 +212,7 @@ def _tuning(done: Reproduction, claims: list[Claim]) -> Section:
         f"Gradient descent with fixed steps: average objective of {size.digit_tuning.pictures} digits after "
         f"{size.digit_tuning.iterations} iterations, of {size.face_tuning.pictures} faces after "
         f"{size.face_tuning.iterations} (the paper: 100 of each). The other methods were tuned with {size.settings} "
-        "settings each, as gradient descent in the race. The last iterate counts; the best one so far is shown besides."
+        "settings each, as gradient descent in the race. The last iterate counts; the best one so far is shown too."
     )
     figures = {"tuning": ("Average objective against the step", races.draw_tuning(done))}
     return Section(tuning.PREFIX, EXPERIMENTS[tuning.PREFIX].title, text, claims, figures, [chosen_sheet(done)])

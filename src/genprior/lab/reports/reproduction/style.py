@@ -1,4 +1,4 @@
-"""How curves look: every method has its own colour, dash and mark, so that they can be told apart in grey too."""
+"""The style of curves: every method has its own colour, dash and mark, so that they differ in grey too."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def draw(axes: Axes, key: str, x: Array, y: Array, label: str | None = None) -> 
 
 
 def _marks(key: str, count: int) -> tuple[int, int]:
-    """Where marks stand: at other places for each method, so that they do not cover one another."""
+    """Positions of marks, shifted for each method so that they do not overlap."""
     every = max(1, count // 7)
     return list(_LOOKS).index(key) * every // len(_LOOKS), every
 
@@ -94,7 +94,7 @@ def common_legend(made: Figure, axes: Axes, columns: int = 7) -> None:
 
 
 def thinned(count: int) -> Array:
-    """At most so many places, dense at the start."""
+    """At most this many indices, dense at the start."""
     if count <= MOST_POINTS:
         return np.arange(count)
     early = np.unique(np.geomspace(1, count, MOST_POINTS // 2).astype(int) - 1)

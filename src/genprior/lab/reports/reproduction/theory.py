@@ -23,17 +23,17 @@ def defence_keys(done: Reproduction) -> list[str]:
 
 
 def draw_defence(done: Reproduction) -> Figure:
-    """Test error on attacked digits against passes and against time per picture."""
+    """Test error on attacked digits against passes and against time per image."""
     made, plots = figure(10.5, 4.6, 1, 2)
     for key in defence_keys(done):
         curve = accuracy_curve(done.setting, done.parts, key)
-        pictures = sum(stop - start for start, stop in defence.chunks(done.setting, key))
+        images = sum(stop - start for start, stop in defence.chunks(done.setting, key))
         error = 100 * (1 - np.array(curve["accuracy"]))
-        label = f"{LABELS[key]}, {NORMS[key].replace('linf', 'l_inf')}, n = {pictures}"
+        label = f"{LABELS[key]}, {NORMS[key].replace('linf', 'l_inf')}, n = {images}"
         draw(plots[0], key, np.array(curve["passes"]), error, label)
-        draw(plots[1], key, 1e3 * np.array(curve["seconds"]) / pictures, error, label)
+        draw(plots[1], key, 1e3 * np.array(curve["seconds"]) / images, error, label)
     numbers = done.parts[f"{defence.PREFIX}.attack"].numbers
-    for place, across in zip(plots, ("forward + backward passes through G", "milliseconds per picture"), strict=True):
+    for place, across in zip(plots, ("forward + backward passes through G", "milliseconds per image"), strict=True):
         place.axhline(
             100 * (1 - numbers["attacked_accuracy"]), color="grey", linestyle=":", label="attacked, undefended"
         )
@@ -45,7 +45,7 @@ def draw_defence(done: Reproduction) -> Figure:
 
 
 def draw_known(done: Reproduction) -> Figure:
-    """Accuracy of each defence: clean, under the plain attack, under attacks that know it."""
+    """Accuracy of each defence: clean, under the plain attack, under adaptive attacks."""
     keys = defence_keys(done)
     made, plots = figure(10.5, 4.2)
     groups = ("clean", "plain attack", "BPDA, both its starts", "latent attack")
@@ -88,13 +88,13 @@ def _accuracies(done: Reproduction, key: str) -> list[float | None]:
 
 
 def draw_plateau(done: Reproduction) -> Figure:
-    """Plateau against the penalty, rate against the conditioning, gaps under three dual rules."""
+    """Plateau against the penalty, rate against the conditioning, primal residuals under three dual rules."""
     size, parts = done.setting.size.plateau, done.parts
     made, plots = figure(12.5, 7.2, 2, 3)
     for rho, dash in zip(size.penalties, ("-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (1, 1))), strict=False):
         arrays = parts[f"{plateau.PREFIX}.rho.{rho:g}"].arrays
         plots[0].plot(arrays["step"][1:], arrays["gap"][1:], linestyle=dash, label=f"rho = {rho:g}")
-    finish(plots[0], "the gap over the iterations", "iteration", "|w - G(z)| / |w*|", log_x=True)
+    finish(plots[0], "the primal residual over the iterations", "iteration", "|w - G(z)| / |w*|", log_x=True)
     plots[0].legend(fontsize=8)
     for name, mark in (("gap", "o-"), ("distance", "s--")):
         values = [parts[f"{plateau.PREFIX}.rho.{rho:g}"].numbers[name] for rho in size.penalties]
@@ -105,7 +105,7 @@ def draw_plateau(done: Reproduction) -> Figure:
     finish(plots[1], "plateau against the penalty", "rho", "relative to |w*|", log_x=True)
     plots[1].legend(fontsize=8)
     gaps = [parts[f"{plateau.PREFIX}.digits.{rho:g}"].numbers["gap"] for rho in size.digit_penalties]
-    plots[2].plot(size.digit_penalties, gaps, "ko-", label="gap")
+    plots[2].plot(size.digit_penalties, gaps, "ko-", label="primal residual")
     finish(plots[2], "noisy digits, bundled generator", "rho", "|w - G(z)| / |truth|", log_x=True)
     rates = [parts[f"{plateau.PREFIX}.rate.{one:g}"].numbers["rate"] for one in size.conditionings]
     ones = np.array(size.conditionings)

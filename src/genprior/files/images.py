@@ -1,4 +1,4 @@
-"""One picture file as numbers in [0, 1], and back. Each kind of picture has one stated conversion, or a clear refusal."""
+"""Image files as values in [0, 1], and back. Each image mode has one documented conversion or a clear error."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ WRITTEN_AS = {
     ".pgm": ".png",
     ".ppm": ".png",
 }
-"""Endings that are read, and under which ending a recovered picture is written."""
+"""Endings that are read, and the ending of the recovered image."""
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
-"""What is looked for in a file, whatever its ending: of the other readers of PIL some start programs, as for PostScript."""
+"""Formats tried for any file, whatever its ending: some other readers of PIL start programs, as for PostScript."""
 _SAVE: dict[str, dict[str, Any]] = {
     ".jpg": {"format": "jpeg", "quality": 95, "subsampling": 0},
     ".jpeg": {"format": "jpeg", "quality": 95, "subsampling": 0},
@@ -49,17 +49,17 @@ _ORIENTATION = 0x0112
 _LAST_UPRIGHT = 4
 Pixels = np.ndarray[Any, Any]
 _COPIES = {"WEBP": 2}
-"""How many times the memory of others a reader takes: that of WebP keeps two more copies of an image."""
+"""Relative memory of a reader: that of WebP keeps two more copies of an image."""
 _BAND = 256
 """Rows of an image that are converted at once."""
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a picture has to become: channels (1 grey, 3 colour) and size; ``resize`` allows to cut and scale to it.
+class ImageSpec:
+    """The format of an image: channels (1 grey, 3 colour) and size; ``resize`` allows cropping and scaling to it.
 
-    With ``on_white``, transparent parts become white instead of being refused. ``whole`` is the size of undamaged pictures
-    where measurements are wanted, for an error that says so.
+    With ``on_white``, transparent parts become white instead of an error. ``whole`` is the size of the signals if
+    measurements are expected, for the error message.
     """
 
     channels: int
@@ -70,29 +70,29 @@ class Wanted:
     whole: tuple[int, int] | None = None
 
 
-def decode(source: Path | bytes, wanted: Wanted, name: str | None = None) -> Tensor:
-    """A picture as ``(channels, height, width)`` in [0, 1].
+def decode(source: Path | bytes, spec: ImageSpec, name: str | None = None) -> Tensor:
+    """An image as ``(channels, height, width)`` in [0, 1].
 
-    Grey pictures get three equal channels where colour is wanted, coloured ones become grey where grey is wanted; palettes
-    are resolved; 16 bits of grey are kept, of 16 bits for each colour the upper eight; rotation marks of cameras are
-    obeyed; of the several frames of a camera's JPEG (MPO) the first is taken. Refused: another size (unless ``resize``),
-    transparent pixels, several frames otherwise, more than 16 bits, anything that is not a picture.
+    Grey becomes three equal channels, or colour becomes grey, as ``spec`` requires. Palettes are resolved. 16-bit grey is
+    kept; 16-bit colour is cut to its upper eight bits. EXIF rotation is applied. Of a camera's multi-frame JPEG (MPO) the
+    first frame is used. Errors: another size (unless ``resize``), transparent pixels, other files with several frames,
+    more than 16 bits, anything that is not an image.
     """
-    shown = name or (str(source) if isinstance(source, Path) else "the picture")
-    with quiet(), reading(shown, "a picture"), opened(source, shown) as image:
-        check(image, wanted, shown)
-        plain = flatten(image, wanted.channels, shown, on_white=wanted.on_white)
-        _check_size(plain.size, wanted, shown)
-    if wanted.resize and plain.size != (wanted.width, wanted.height):
-        plain = ImageOps.fit(plain, (wanted.width, wanted.height), Image.Resampling.LANCZOS)
+    shown = name or (str(source) if isinstance(source, Path) else "the image")
+    with quiet(), reading(shown, "an image"), opened(source, shown) as image:
+        check(image, spec, shown)
+        plain = flatten(image, spec.channels, shown, on_white=spec.on_white)
+        _check_size(plain.size, spec, shown)
+    if spec.resize and plain.size != (spec.width, spec.height):
+        plain = ImageOps.fit(plain, (spec.width, spec.height), Image.Resampling.LANCZOS)
     pixels = torch.from_numpy(np.array(plain, dtype=np.float32))
     pixels = pixels.clamp_(0, 1) if plain.mode == "F" else pixels.div_(255)
-    pixels = pixels.reshape(wanted.height, wanted.width, -1).permute(2, 0, 1)
-    return pixels.expand(wanted.channels, -1, -1).contiguous()
+    pixels = pixels.reshape(spec.height, spec.width, -1).permute(2, 0, 1)
+    return pixels.expand(spec.channels, -1, -1).contiguous()
 
 
 def flatten(image: Image.Image, channels: int, name: str, *, on_white: bool) -> Image.Image:
-    """An opened picture upright, without palette and transparency: L or RGB, or F in [0, 1] for 16 bits of grey."""
+    """An opened image upright, without palette and transparency: L or RGB, or F in [0, 1] for 16 bits of grey."""
     deep = _is_deep(image)
     ImageOps.exif_transpose(image, in_place=True)
     if deep:
@@ -100,34 +100,34 @@ def flatten(image: Image.Image, channels: int, name: str, *, on_white: bool) -> 
     return _flat(_on_white(image) if on_white else image, channels, name)
 
 
-def check_file(path: Path, wanted: Wanted) -> bool:
-    """Read the head of a file only; raise if it will be refused. Whether it has 16 bits."""
-    with quiet(), reading(path, "a picture"), opened(path, str(path)) as image:
-        check(image, wanted, str(path))
+def check_file(path: Path, spec: ImageSpec) -> bool:
+    """Read the header only; raise if the image cannot be used. Returns whether it has 16 bits."""
+    with quiet(), reading(path, "an image"), opened(path, str(path)) as image:
+        check(image, spec, str(path))
         return _is_deep(image)
 
 
-def check(image: Image.Image, wanted: Wanted, name: str) -> None:
-    """Raise where a picture, by what its head says, cannot become what is wanted."""
+def check(image: Image.Image, spec: ImageSpec, name: str) -> None:
+    """Raise if an image, judged by its header, cannot be converted to the format."""
     if getattr(image, "is_animated", False) and image.format != "MPO":  # frames are not counted: there may be millions
         raise Unreadable(f"{name} holds several frames: save each as an image of its own")
     check_depth(image, name)
-    _check_size(image.size[::-1] if _lies_on_its_side(image) else image.size, wanted, name)
+    _check_size(image.size[::-1] if _lies_on_its_side(image) else image.size, spec, name)
 
 
 def check_depth(image: Image.Image, name: str) -> None:
-    """Raise where pixels have 32 bits: which of their values is white is not known."""
+    """Raise for 32-bit pixels, because their value of white is unknown."""
     if image.mode in _TOO_DEEP and not _is_deep(image):
         raise Unreadable(f"{name} has 32 bits for each pixel (mode {image.mode}): save it as .npy, values in [0, 1]")
 
 
-def encode(picture: Tensor, path: Path, *, deep: bool = False, sync: bool = True) -> None:
-    """Write an image ``(1 or 3, h, w)`` in [0, 1], whole or not at all; ``deep`` with 16 bits where it is grey.
+def encode(content: Tensor, path: Path, *, deep: bool = False, sync: bool = True) -> None:
+    """Write an image ``(1 or 3, h, w)`` in [0, 1] atomically; ``deep`` writes grey with 16 bits.
 
     With ``sync=False`` the caller syncs the folder, see ``write_atomically``.
     """
     suffix = path.suffix.lower()
-    values = picture.detach().cpu().float().clamp(0, 1)
+    values = content.detach().cpu().float().clamp(0, 1)
     if deep and len(values) == 1 and suffix in {".png", ".tif", ".tiff"}:
         image = Image.fromarray((values[0] * 65535).round().numpy().astype(np.uint16))
     else:
@@ -158,22 +158,22 @@ def _as_mode(image: Image.Image, mode: str) -> Image.Image:
     return image if image.mode == mode else image.convert(mode)
 
 
-def _check_size(size: tuple[int, int], wanted: Wanted, name: str) -> None:
-    if wanted.resize or size == (wanted.width, wanted.height):
+def _check_size(size: tuple[int, int], spec: ImageSpec, name: str) -> None:
+    if spec.resize or size == (spec.width, spec.height):
         return
-    if size[::-1] == wanted.whole:
+    if size[::-1] == spec.whole:
         raise Unreadable(
-            f"{name} has {size[0]} x {size[1]} pixels, as the generator's pictures do, expected measurements of "
-            f"{wanted.width} x {wanted.height}: are these whole pictures, to be measured first? Add `simulate=True`"
+            f"{name} has {size[0]} x {size[1]} pixels, as the generator's images do, expected measurements of "
+            f"{spec.width} x {spec.height}: are these whole images, to be measured first? Add `simulate=True`"
         )
     raise Unreadable(
-        f"{name} has {size[0]} x {size[1]} pixels, expected {wanted.width} x {wanted.height}: cut it to size, or allow it to "
+        f"{name} has {size[0]} x {size[1]} pixels, expected {spec.width} x {spec.height}: cut it to size, or allow it to "
         "be cut and scaled with `resize=True`"
     )
 
 
 def _lies_on_its_side(image: Image.Image) -> bool:
-    """By the camera's mark; a PNG is asked only for what stands in its head, for the rest all of it would be read."""
+    """By the EXIF tag; for PNG only if it is in the header, because the rest would require reading the whole file."""
     if image.format != "PNG":
         return bool(image.getexif().get(_ORIENTATION, 1) > _LAST_UPRIGHT)
     marks = Image.Exif()
@@ -182,7 +182,7 @@ def _lies_on_its_side(image: Image.Image) -> bool:
 
 
 def _is_deep(image: Image.Image) -> bool:
-    """Whether it is grey with 16 bits, which PGM files give as whole numbers up to 65535."""
+    """Whether it is 16-bit grey; PIL opens 16-bit PGM as integers up to 65535."""
     return image.mode in _DEEP or (image.mode == "I" and image.format == "PPM")
 
 
@@ -191,13 +191,13 @@ def _flat(image: Image.Image, channels: int, name: str) -> Image.Image:
     if image.has_transparency_data:
         image = _as_mode(image, "RGBA")
         if image.getchannel("A").getextrema()[0] != 255:
-            raise Unreadable(f"{name} has transparent pixels, whose values are not known: flatten it onto a background")
+            raise Unreadable(f"{name} has transparent pixels, whose values are undefined: flatten it onto a background")
     return _as_mode(image, "L" if channels == 1 else "RGB")
 
 
 @contextmanager
 def opened(source: Path | bytes, name: str) -> Iterator[Image.Image]:
-    """An image file whose head was read and whose pixels were not; refused where it would take too much memory."""
+    """An image file with only its header read; raises if the pixels would take too much memory."""
     with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
         most = MOST_PIXELS // _COPIES.get(image.format or "", 1)
         if image.width * image.height > most:
@@ -210,7 +210,7 @@ def opened(source: Path | bytes, name: str) -> Iterator[Image.Image]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the warnings of PIL: what matters is an error here. Not for threads, which share the filter of warnings."""
+    """Suppress PIL's warnings; what matters is raised as an error. Not thread-safe: threads share the warning filters."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -9,14 +9,14 @@ import pytest
 import torch
 from PIL import EpsImagePlugin, Image
 
-from genprior.files import pictures
+from genprior.files import images
 from genprior.files.guard import Unreadable
-from genprior.files.pictures import WRITTEN_AS, Wanted, check_file, decode, encode
-from genprior.files.single import read_picture
+from genprior.files.images import WRITTEN_AS, ImageSpec, check_file, decode, encode
+from genprior.files.single import read_image
 from genprior.training.data import image_files
 
-GREY = Wanted(1, 6, 8)
-COLOUR = Wanted(3, 6, 8)
+GREY = ImageSpec(1, 6, 8)
+COLOUR = ImageSpec(3, 6, 8)
 LOSSLESS = [ending for ending in WRITTEN_AS.values() if not ending.startswith(".jp")]
 
 
@@ -112,7 +112,7 @@ def test_refused_by_its_head(tmp_path, make, message):
 
 def test_too_large_to_open(tmp_path, monkeypatch):
     path = saved(Image.fromarray(pixels(1)), tmp_path / "a.png")
-    monkeypatch.setattr(pictures, "MOST_PIXELS", 30)
+    monkeypatch.setattr(images, "MOST_PIXELS", 30)
     with pytest.raises(Unreadable, match=r"a\.png has 8 x 6 pixels, at most .* are read: scale it down first"):
         decode(path, GREY)
 
@@ -121,8 +121,8 @@ def test_postscript_under_another_ending_starts_no_program(tmp_path, monkeypatch
     path = saved(Image.fromarray(pixels(3)), tmp_path / "a.png", format="EPS")
     started = []
     monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *given, **options: started.append(given))
-    for read in (check_file, decode, lambda path, wanted: read_picture(path, wanted.channels)):
-        with pytest.raises(Unreadable, match=r"a\.png cannot be read as a picture"):
+    for read in (check_file, decode, lambda path, wanted: read_image(path, wanted.channels)):
+        with pytest.raises(Unreadable, match=r"a\.png cannot be read as an image"):
             read(path, COLOUR)
     with pytest.raises(ValueError, match=r"1 could not be read, the first is a\.png"):
         image_files(tmp_path)
@@ -133,7 +133,7 @@ def test_resize_cuts_the_middle_and_scales(tmp_path):
     wide = np.zeros((12, 40), np.uint8)
     wide[:, 12:28] = 200  # the middle 16 x 12, which becomes 8 x 6
     path = saved(Image.fromarray(wide), tmp_path / "wide.png")
-    values = decode(path, Wanted(1, 6, 8, resize=True))
+    values = decode(path, ImageSpec(1, 6, 8, resize=True))
     assert values.shape == (1, 6, 8)
     assert torch.allclose(values, torch.tensor(200 / 255), atol=0.05)
 
@@ -142,7 +142,7 @@ def test_bytes_and_names():
     store = io.BytesIO()
     Image.fromarray(pixels(1)).save(store, format="png")
     assert decode(store.getvalue(), GREY).shape == (1, 6, 8)
-    with pytest.raises(Unreadable, match=r"upload\.png cannot be read as a picture"):
+    with pytest.raises(Unreadable, match=r"upload\.png cannot be read as an image"):
         decode(b"no picture at all", GREY, name="upload.png")
 
 
