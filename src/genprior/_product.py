@@ -1,4 +1,4 @@
-"""Products with a matrix that stays: packed once for the processor, then more than twice as fast as a plain product."""
+"""Products with a fixed matrix: packed once for the processor, then more than twice as fast as a plain product."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Product:
         return product
 
     def is_packed_for(self, x: Tensor) -> bool:
-        """Whether the packed product serves for ``x``: large and plain, and nothing but autograd looks on."""
+        """Whether the packed product serves for ``x``: large and plain, outside of transforms and autocast."""
         large = self._packable and x.numel() * self._columns >= _WORTH_PACKING
         return large and _is_plain(x) and not is_transformed(x)
 
@@ -62,10 +62,10 @@ def is_ordinary(x: object) -> bool:
 
 
 def is_transformed(x: Tensor) -> bool:
-    """Whether forward mode, a transform of ``torch.func`` or autocast is at work: a pass by hand knows none of them."""
+    """Whether forward mode, a transform of ``torch.func`` or autocast is active: the packed product supports none of them."""
     if torch._C._functorch.peek_interpreter_stack() is not None or torch.is_autocast_enabled(x.device.type):
         return True
-    # The level is that of all threads: it tells that there are tangents somewhere, not that x has one.
+    # The level is that of all threads: it shows that tangents exist, not that x has one.
     return forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None  # type: ignore[no-untyped-call]
 
 
