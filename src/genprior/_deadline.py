@@ -32,7 +32,7 @@ def seconds_left() -> float:
 
 
 def allowance(share: float) -> Callable[[], bool]:
-    """A function that says whether this share of the time left now is used up; never in an unlimited run."""
+    """A function that is true once this share of the remaining time is used up; never in an unlimited run."""
     left = seconds_left()
     if math.isinf(left):
         return _never

@@ -54,7 +54,7 @@ def writing(path: Path, temporary: Path | None = None) -> Iterator[None]:
 
 
 def sync_folders(folders: Iterable[Path]) -> None:
-    """Put the names in these folders on the disk; what is in a file is there already, see :func:`write_atomically`."""
+    """Put the names in these folders on the disk; their contents are there already, see :func:`write_atomically`."""
     if not hasattr(os, "O_DIRECTORY"):
         return  # Windows opens no folders
     for folder in dict.fromkeys(folders):

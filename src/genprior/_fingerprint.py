@@ -80,7 +80,7 @@ def _(value: np.ndarray) -> list[Any]:
 
 @_content.register
 def _(value: Operator) -> list[Any]:
-    """What it does to a fixed signal, and the functions it is made of: tells operators apart whatever they keep inside."""
+    """Its action on a fixed signal, and its functions: these distinguish operators whatever their attributes."""
     functions = list(value.parts) or [part for part in vars(value).values() if callable(part)]
     return [functions, value.tolerance, value.max_iterations, *_action(value)]
 

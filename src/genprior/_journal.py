@@ -16,7 +16,7 @@ from genprior._files import set_aside, write_atomically, write_text
 _SIZE = 8
 """Bytes at the start of a safetensors file that hold the length of its head."""
 _SEAL = b'"sha256":"'
-"""What stands before the digest in the head."""
+"""The bytes before the digest in the head."""
 _UNSEALED = "0" * 64
 
 

@@ -37,7 +37,7 @@ class Product:
         return product
 
     def is_packed_for(self, x: Tensor) -> bool:
-        """Whether the packed product serves for ``x``: large and plain, outside of transforms and autocast."""
+        """Whether the packed product is used for ``x``: large and plain, outside of transforms and autocast."""
         large = self._packable and x.numel() * self._columns >= _WORTH_PACKING
         return large and _is_plain(x) and not is_transformed(x)
 

@@ -63,7 +63,7 @@ class Facts:
     noise: float | None = None
     """The same for noise of the known level."""
     improving: bool = False
-    """Whether the objective still fell when the search was stopped."""
+    """Whether the objective was still falling when the run was stopped."""
     latent: float = 0.0
     """Reach of the latent: its distance from the distribution's centre, relative to the farthest draws."""
     bound: bool = False

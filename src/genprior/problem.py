@@ -161,7 +161,7 @@ class Problem:
 
         A penalty ``c dist(x)`` is exact when c exceeds the multiplier, a (sub)gradient of L and the finite part of R at w*.
         One number per item for the whole run, so that scores can be compared; 1 where both gradients are zero, or
-        infinite. A norm is flat at its centre alone, so its subgradient is also taken beside that point.
+        infinite. A norm is flat at its centre alone, so its subgradient is also taken at another point.
         """
         if self._weight is None:
             term, constraint = self.on_signal.finite, self.on_signal.constraint

@@ -177,7 +177,7 @@ class Batch(Generic[S]):
         return survivors(self.step, self.options.restarts, self.options.cull_after)
 
     def _culled(self) -> Tensor:
-        """Rows given up in favour of better restarts of the same item."""
+        """Rows to be culled, because other restarts of the same item are better."""
         most = self._survivors()
         if most is None:
             return torch.zeros_like(self.rows.index, dtype=torch.bool)

@@ -56,7 +56,7 @@ class ADMM(Solver[ADMMState]):
         w+   = w_step(w, lam, x+)                   one proximal gradient step, or the exact minimiser
         lam+ = lam + sigma (w+ - x+)                sigma from the dual rule
 
-    ``x+`` and its graph serve the next iteration's gradient, so an iteration costs exactly one forward and one backward
+    ``x+`` and its graph are used for the next gradient, so an iteration costs exactly one forward and one backward
     pass, as gradient descent does (Gauss-Newton steps cost forward passes alone). Start: ``w = G(z)``, ``lam = 0``.
 
     Parameters

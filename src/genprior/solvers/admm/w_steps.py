@@ -91,7 +91,7 @@ class Linearized(WStep):
 class Exact(WStep):
     """``w+ = argmin_w L(w) + R(w) + <w, lam> + rho/2 |w - x|^2``, by the loss's own step where it has one.
 
-    ``tolerance`` and ``max_iterations`` serve the inner solver, used only where the loss has no step of its own for R.
+    ``tolerance`` and ``max_iterations`` are those of the inner solver, used only where the loss has no step of its own for R.
     """
 
     tolerance: float = 1e-6

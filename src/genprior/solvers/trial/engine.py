@@ -61,14 +61,14 @@ class Direction(ABC, Generic[M]):
     def descent(
         self, problem: Problem, model: M, base: BasePoint, own: LatentTerm, scale: Tensor
     ) -> DescentDirection[M]:
-        """The direction from the base with what is known of the rest of the function."""
+        """The direction from the base; ``own`` is the part of the function that needs no model."""
 
     def scaled(self, model: M, factor: Tensor) -> M:
         """The model of ``factor`` times the function, per item."""
         return model
 
     def restarted(self, problem: Problem, model: M, lost: Tensor, s: TrialState[M]) -> M:
-        """A model that starts anew for the items that the search has given up."""
+        """The model, reset for the items in ``lost``, where the search has failed."""
         return model
 
     def takes_jacobians(self) -> bool:

@@ -1,4 +1,4 @@
-"""The secant model of a Hessian: a first one, known by its eigenvalues, and BFGS updates from the steps since."""
+"""The secant model of a Hessian: a first one, given by its eigenvalues, and BFGS updates by later steps."""
 
 from __future__ import annotations
 
