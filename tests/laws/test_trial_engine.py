@@ -85,7 +85,7 @@ def test_where_h_is_not_smooth_a_wolfe_search_asks_for_decrease_alone():
 
 
 def test_a_search_that_needs_gradients_refuses_a_direction_that_takes_none():
-    with pytest.raises(ValueError, match=r"WeakWolfe.*DampedGaussNewton takes none"):
+    with pytest.raises(ValueError, match=r"WeakWolfe.*DampedGaussNewton computes none"):
         gp.trial.TrialMethod(gp.trial.DampedGaussNewton(), gp.trial.WeakWolfe())
 
 
