@@ -68,6 +68,7 @@ class Journal:
         """Store a record, or leave the old file as it is."""
         plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in (tensors or {}).items()}
         head = {"format": self.format, "owner": self.owner, "meta": json.dumps(meta), "sha256": _UNSEALED}
+        head["names"] = json.dumps(list(plain))  # in this order; the container sorts them
         content = save(plain, metadata=head)
         sealed = content.replace(_SEAL + _UNSEALED.encode(), _SEAL + _digest(content), 1)
         write_atomically(path, lambda temporary: temporary.write_bytes(sealed))
@@ -84,7 +85,8 @@ class Journal:
             raise Damaged(f"{path} is damaged")
         if head.get("owner") != self.owner:
             raise OtherJob(f"{path} belongs to another job")
-        return Record(json.loads(head["meta"]), load(content))
+        tensors = load(content)
+        return Record(json.loads(head["meta"]), {name: tensors[name] for name in json.loads(head["names"])})
 
     def read_or_set_aside(self, path: Path, notes: list[str]) -> Record | None:
         """The record in a file; an unusable one is renamed, with a note, so that its part of the job is done again."""

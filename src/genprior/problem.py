@@ -112,7 +112,7 @@ class Problem:
     @property
     def forbids_points(self) -> bool:
         """Whether R may be infinite, so that iterates are ranked by a score other than the objective."""
-        return self.on_signal.is_indicator
+        return self.on_signal.constraint is not None
 
     def evaluate(self, x: Tensor, z: Tensor) -> Point:
         """Objective and score at the feasible point ``x = G(z)``."""

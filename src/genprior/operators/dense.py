@@ -11,8 +11,8 @@ from torch import Tensor
 
 from genprior import _validate
 from genprior._batch import PerItem
-from genprior._product import Product, times
 from genprior.operators.base import Operator, RowForm, is_wider
+from genprior.operators.product import Product, times
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,6 @@ def test_what_the_text_says_of_other_parts_is_so():
     """The metric that comes along, the one that is estimated, the starts of the command."""
     defaults = inspect.signature(mean_gram).parameters
     assert inspect.signature(store_preconditioner).parameters["points"].default == 256
-    assert (defaults["points"].default, defaults["pulls"].default) == (32, 8)
+    assert (defaults["points"].default, defaults["pullbacks"].default) == (32, 8)
     assert "256 points" in sections._METRIC and "32 points" in sections._METRIC and "eight backward" in sections._METRIC
     assert cli.COMMANDS[("defend",)].restarts == 4

@@ -33,7 +33,12 @@ def size(x: Tensor) -> Tensor:
 )
 def test_prox_beats_every_other_point(case: Case, dtype: torch.dtype, scale: float) -> None:
     """``t f(u) + 1/2|u - v|^2 >= t f(p) + 1/2|p - v|^2 + 1/2|u - p|^2``, and own proxes are feasible."""
-    term, v, t = case.term(dtype), scale * case.draw(0, dtype), (scale * STEPS).to(dtype)
+    term = case.term(dtype)
+    if term.tolerance:
+        scale = min(
+            scale, 30.0
+        )  # an iterative prox takes long where points are a million times as far as the sets are wide
+    v, t = scale * case.draw(0, dtype), (scale * STEPS).to(dtype)
     p = term.prox(v, t)
     assert p.dtype == dtype
     assert p.shape == v.shape
@@ -131,7 +136,7 @@ def test_finite_part_and_constraint_add_up(case: Case) -> None:
     assert finite(x).isfinite().all()
     assert finite.constraint is None
     if constraint is None:
-        assert finite is term
+        assert torch.equal(finite(x), term(x))
         return
     assert constraint.is_indicator
     for point in (x, term.prox(x, 0.5)):

@@ -26,10 +26,14 @@ def minimise(case: Case, i: int, v: np.ndarray, t: float) -> tuple[np.ndarray, f
     value, constraints = case.oracle(x, i)
     problem = cp.Problem(cp.Minimize(t * value + 0.5 * cp.sum_squares(x - v.ravel())), constraints)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # so accurate is not always possible: then as accurate as by default
-        problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-9, tol_gap_rel=1e-9, tol_feas=1e-9)
-        if problem.status != cp.OPTIMAL:
-            problem.solve(solver=cp.CLARABEL)
+        warnings.simplefilter("ignore")  # so accurate is not always possible: then as accurate as it gets
+        for tolerance in (1e-9, 1e-8, 1e-7):
+            try:
+                problem.solve(solver=cp.CLARABEL, tol_gap_abs=tolerance, tol_gap_rel=tolerance, tol_feas=tolerance)
+            except cp.SolverError:
+                continue
+            if problem.status == cp.OPTIMAL:
+                break
     return x.value.reshape(v.shape), problem.value
 
 
