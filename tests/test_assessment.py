@@ -8,11 +8,11 @@ from torch import nn
 
 import genprior as gp
 from genprior import Status
-from genprior.assessment import JOB, PYTHON, Company, Concern, Facts, assess
+from genprior.assessment import JOB, PYTHON, Concern, Facts, ResidualSummary, assess
 from genprior.cli.flags import words_of_recover
 
 GOOD = Facts(Status.CONVERGED, steps=50, objective=0.3, residual=0.12)
-OTHERS = Company.of([0.1, 0.11, 0.12, 0.13, 0.15, 0.2, 0.12, 0.09])
+OTHERS = ResidualSummary.of([0.1, 0.11, 0.12, 0.13, 0.15, 0.2, 0.12, 0.09])
 
 
 def changed(**fields):
@@ -59,23 +59,23 @@ def test_residuals_of_the_noise_are_no_loss():
 def test_a_second_minimum_among_noisy_items_is_a_loss():
     """Residuals of twelve curves with noise; more starts fit the second one as well as the others."""
     noisy = [0.181, 0.478, 0.184, 0.164, 0.176, 0.192, 0.155, 0.115, 0.227, 0.106, 0.225, 0.137]
-    found = [assess(changed(residual=r), Company.of(noisy)).concern for r in noisy]
+    found = [assess(changed(residual=r), ResidualSummary.of(noisy)).concern for r in noisy]
     assert found == [None, Concern.LOST] + [None] * 10
 
 
 def test_a_spread_of_residuals_is_no_loss():
-    wide = Company.of([0.01, 0.03, 0.1, 0.3, 0.02, 0.05, 0.2])
+    wide = ResidualSummary.of([0.01, 0.03, 0.1, 0.3, 0.02, 0.05, 0.2])
     assert assess(changed(residual=0.3), wide).good
 
 
 def test_exact_fits_lose_nobody():
     """Beside residuals of 1e-7, one of 1e-3 is a thousand times as large, and fine."""
-    assert assess(changed(residual=1e-3), Company.of([1e-7] * 10)).good
+    assert assess(changed(residual=1e-3), ResidualSummary.of([1e-7] * 10)).good
 
 
 def test_a_single_item_is_lost_only_where_it_explains_little():
-    assert assess(changed(residual=0.9), Company.of([0.9])).concern is Concern.LOST
-    assert assess(changed(residual=0.4), Company.of([0.4])).good
+    assert assess(changed(residual=0.9), ResidualSummary.of([0.9])).concern is Concern.LOST
+    assert assess(changed(residual=0.4), ResidualSummary.of([0.4])).good
 
 
 def test_cautions_are_told_in_the_words_of_who_asks():
@@ -85,7 +85,7 @@ def test_cautions_are_told_in_the_words_of_who_asks():
     job = assess(facts, OTHERS, JOB).advice
     assert "latent_ball=" in job and "--" not in job
     for text in (python, command, job):
-        assert "outside of the generator's latent distribution" in text and "bound" in text and "40%" in text
+        assert "outside the generator's latent distribution" in text and "bound" in text and "40%" in text
 
 
 class Lumpy(nn.Module):

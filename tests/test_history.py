@@ -41,7 +41,10 @@ def test_columns_of_a_run():
     assert column["backwards"].tolist() == list(range(7))
     assert column["seconds"].diff().ge(0).all()
     assert float(column["objective"].min()) == float(result.objective[1])
-    assert float(column["gap"][-1]) == float(result.gap[1])
+    assert float(column["gap"][-1]) == float(result.primal_residual[1])
+    assert column["primal_residual"] is column["gap"] and result.gap is result.primal_residual
+    with pytest.raises(KeyError, match="there is no column 'loss': give one of step, seconds"):
+        column["loss"]
     assert float(column["stationarity"][-1]) == float(result.stationarity[1])
     assert bool((column["rho"] > 0).all())
 

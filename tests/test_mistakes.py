@@ -53,7 +53,7 @@ MISTAKES = {
     "line": (lambda: gp.Generator(OwnFault(), 4, 8)(torch.zeros(2, 4)), ValueError, r"test_mistakes\.py line \d+\)"),
     "weight of TV": (lambda: gp.TotalVariation(0.1), TypeError, "positional"),
     "real Fourier data": (lambda: gp.LeastSquares(fourier(), X), TypeError, r"y is real .* gives complex .*y = A\(x\)"),
-    "bytes": (lambda: gp.SquaredDistance((X * 255).byte()), TypeError, r"pictures use y\.float\(\) / 255, for other"),
+    "bytes": (lambda: gp.SquaredDistance((X * 255).byte()), TypeError, r"images use y\.float\(\) / 255, for other"),
     "bytes around": (lambda: gp.L1().around((X * 255).byte()), TypeError, r"use y\.float\(\) / 255, for other"),
     "list": (lambda: gp.LeastSquares(A, [*Y]), TypeError, r"got list: use torch\.stack\(y\)"),
     "nothing": (lambda: gp.Problem(G), ValueError, "neither loss nor terms: give loss=gp.LeastSquares"),

@@ -109,7 +109,7 @@ def test_fraction_over_chunks_and_retired_items(monkeypatch):
         assert shown(step=5) == pytest.approx(0.1)
         assert shown(step=5, items=1) == pytest.approx(0.3), "three of four items are done"
         assert shown(step=100) == pytest.approx(0.4), "never more than the chunk"
-        bar.chunk_done(4)
+        bar.batch_done(4)
         assert shown(step=10) == pytest.approx(0.6)
 
 

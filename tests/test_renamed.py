@@ -22,6 +22,12 @@ def test_arguments_of_a_generator():
         assert torch.equal(G.metric(), 2 * torch.eye(3))
 
 
+def test_primal_residual():
+    at = gp.duals.Progress(*torch.arange(5.0))
+    with pytest.warns(DeprecationWarning, match=r"Progress.gap is now Progress.primal_residual"):
+        assert at.gap is at.primal_residual
+
+
 def test_both_names_at_once():
     with pytest.raises(TypeError, match="law is the old name of latent: give latent alone"):
         gp.Generator(module(), 3, 6, law=gp.Normal(), latent=gp.Normal())

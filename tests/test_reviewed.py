@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import genprior as gp
-from genprior.assessment import Company, Concern, Facts, assess
+from genprior.assessment import Concern, Facts, ResidualSummary, assess
 from genprior.files.guard import Unreadable
 from genprior.files.hdf5 import Hdf5Array, open_hdf5
 from genprior.files.npz import NpzArray, open_npz
@@ -119,7 +119,7 @@ def test_a_remembered_preconditioner_is_not_counted_again():
 )
 def test_several_lost_items_do_not_excuse_each_other(residuals, lost):
     facts = [Facts(gp.Status.MAX_STEPS, steps=50, objective=1.0, residual=r) for r in residuals]
-    assert [assess(f, Company.of(residuals)).concern for f in facts].count(Concern.LOST) == lost
+    assert [assess(f, ResidualSummary.of(residuals)).concern for f in facts].count(Concern.LOST) == lost
 
 
 def test_a_short_run_from_an_answer_does_not_still_improve():

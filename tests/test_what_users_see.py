@@ -1,6 +1,7 @@
 """Callbacks, the module behind G, gradients: what users see is what is."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -117,3 +118,33 @@ def test_a_second_run_has_a_preconditioner_of_the_new_weights(monkeypatch):
         module.scale.mul_(scale)
         gp.solve(problem, gp.QuasiNewton(), stop=gp.MaxSteps(0), callbacks=[look])
     torch.testing.assert_close(seen[1], 1e6 * seen[0], rtol=1e-3, atol=0)
+
+
+PLANS = {
+    "quadratic": [gp.Auto(), gp.ExactADMM(), gp.LBFGS(), gp.LevenbergMarquardt(), gp.Adam(), gp.GradientDescent()],
+    "l1": [gp.Auto(), gp.LinearizedADMM(rho=2.0, sigma=0.1), gp.ProjectedGradient(), gp.QuasiNewton(), gp.Adam(0.1)],
+}
+
+
+@pytest.mark.parametrize(
+    ("problem", "solver"), [(name, solver) for name, solvers in PLANS.items() for solver in solvers], ids=repr
+)
+def test_plans_are_sentences_without_constructor_calls(problem, solver):
+    G = gp.Generator(nn.Linear(3, 8), 3, 8)
+    y = G(G.sample_latent(2)).detach()
+    problems = {"quadratic": gp.Problem(G, gp.SquaredDistance(y)), "l1": gp.Problem(G, on_signal=gp.L1().around(y))}
+    plan = solver.plan(problems[problem])
+    assert plan.endswith(".") and not re.search(r"None|\w=|\w\(\)", plan), plan
+
+
+@pytest.mark.parametrize(
+    "z_step", [gp.z_steps.Spectral(), gp.z_steps.GaussNewton(), gp.z_steps.Gradient(0.5)], ids=repr
+)
+@pytest.mark.parametrize("dual", [gp.duals.Constant(), gp.duals.Constant(0.5), gp.duals.Adaptive()], ids=repr)
+@pytest.mark.parametrize("penalty", [gp.penalties.Balanced(), gp.penalties.Constant(2.0)], ids=repr)
+def test_plans_of_admm_describe_its_rules(z_step, dual, penalty):
+    G = gp.Generator(nn.Linear(3, 8), 3, 8)
+    solver = gp.ADMM(z_step=z_step, dual=dual, penalty=penalty)
+    plan = solver.plan(gp.Problem(G, gp.SquaredDistance(torch.zeros(2, 8))))
+    assert all(rule.description in plan for rule in (z_step, dual, penalty))
+    assert not re.search(r"None|\w=|\w\(\)", plan), plan

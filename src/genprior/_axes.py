@@ -5,7 +5,7 @@ from __future__ import annotations
 from genprior import _validate
 
 _IMAGE = 2
-"""Two axes are read as an image if neither side is more than so many times the other."""
+"""Largest ratio of two axes that are read as an image."""
 
 
 def spatial_dims(name: str, shape: tuple[int, ...], dims: int | None = None) -> int:
@@ -13,7 +13,7 @@ def spatial_dims(name: str, shape: tuple[int, ...], dims: int | None = None) -> 
 
     ``dims`` itself if it is given. Otherwise channels come first, as in torch: ``(n,)`` has one, ``(channels, height,
     width)`` two, ``(channels, depth, height, width)`` three. ``(height, width)`` has two if neither side is more than
-    twice the other; of ``(8, 5000)`` nobody but the user knows whether it is an image or eight channels: refused.
+    twice the other; ``(8, 5000)`` may be an image or eight channels, and is refused.
     """
     if dims is not None:
         if _validate.whole("dims", dims) > len(shape):
@@ -27,7 +27,7 @@ def spatial_dims(name: str, shape: tuple[int, ...], dims: int | None = None) -> 
 
 
 def is_ambiguous(shape: tuple[int, ...]) -> bool:
-    """Whether the shape alone does not tell."""
+    """Whether the shape alone does not determine the axes."""
     return len(shape) > 4 or (len(shape) == 2 and max(shape) > _IMAGE * min(shape))
 
 

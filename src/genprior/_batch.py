@@ -36,7 +36,7 @@ def norm(x: Tensor) -> Tensor:
     low, high = _SAFE.get(x.dtype, (0.0, math.inf))
     if length.is_cpu and bool(
         ((length > low) & (length < high)).all()
-    ):  # elsewhere a look costs more than the work below
+    ):  # on other devices this test costs more than the work below
         return length
     if x.shape[1] == 0:
         return length

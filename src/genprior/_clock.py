@@ -12,7 +12,7 @@ import torch
 class Clock:
     """Counts the seconds of computing; what happens inside ``with clock.stopped():`` does not count.
 
-    ``settle`` waits for what has been begun and is not done.
+    ``settle`` waits for pending work of the device.
     """
 
     def __init__(self, seconds: float = 0.0, settle: Callable[[], object] | None = None) -> None:
@@ -27,7 +27,7 @@ class Clock:
 
     @contextmanager
     def stopped(self, *, settle: bool = False) -> Iterator[None]:
-        """Stop while the block runs, if wanted after what has been begun is done; blocks may be nested."""
+        """Stop while the block runs; with ``settle`` after pending work is done. Blocks may be nested."""
         if self._since is None:
             yield
             return
@@ -41,7 +41,7 @@ class Clock:
 
 
 def queue_of(device: torch.device) -> Callable[[], object] | None:
-    """What waits until a device has done all it was given; None for the CPU, which does everything at once."""
+    """A function that waits for a device's pending work; None for the CPU, which has none."""
     if device.type == "cuda":
         return lambda: torch.cuda.synchronize(device)
     return torch.mps.synchronize if device.type == "mps" else None

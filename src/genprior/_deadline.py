@@ -1,7 +1,7 @@
-"""The end of a run's time, for loops that do not pass through G: they stop early, and give what they have.
+"""The time limit of a run, for loops that do not pass through G: they stop early, with their last iterate.
 
 Passes are limited by the ``Passes`` that a run's generator holds. Norm estimates, conjugate gradients, inner solvers and
-iterative proxes know no generator; what they cost is the operator's or the term's time. They ask here.
+iterative proxes have no generator: they ask here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def seconds_left() -> float:
 
 
 def allowance(share: float) -> Callable[[], bool]:
-    """Whether this share of what is left now is used up, to be asked on the way; never where nothing limits the run."""
+    """A function that is true once this share of the remaining time is used up; never in an unlimited run."""
     left = seconds_left()
     if math.isinf(left):
         return _never

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and stay when the power fails: every file of ours goes through here."""
+"""Files written whole or not at all, which survive a power failure: every file of ours is written here."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def write_atomically(path: Path, write: Callable[[Path], object], *, sync: bool 
     """Let ``write`` fill a temporary file beside ``path``, then put it in place in one move.
 
     Whatever happens on the way, the old file stays intact and no half-written one is left; errors name ``path``. A power
-    cut afterwards leaves the new file in place, once its folder is on the disk too: who writes many files says
-    ``sync=False`` and calls :func:`sync_folders` once for all of them.
+    cut afterwards leaves the new file in place, once its folder is on the disk too: callers that write many files pass
+    ``sync=False`` and call :func:`sync_folders` once for all of them.
     """
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot write {path}: the folder {path.parent} does not exist, create it first")
@@ -54,7 +54,7 @@ def writing(path: Path, temporary: Path | None = None) -> Iterator[None]:
 
 
 def sync_folders(folders: Iterable[Path]) -> None:
-    """Put the names in these folders on the disk; what is in a file is there already, see :func:`write_atomically`."""
+    """Put the names in these folders on the disk; their contents are there already, see :func:`write_atomically`."""
     if not hasattr(os, "O_DIRECTORY"):
         return  # Windows opens no folders
     for folder in dict.fromkeys(folders):
@@ -80,12 +80,12 @@ def add_folder(folder: Path) -> None:
 
 
 def temporary_name(path: Path) -> Path:
-    """A name beside ``path`` that nobody else uses."""
+    """A name beside ``path`` that no other thread or process uses."""
     return path.with_name(f".{path.name[:_KEPT]}.{os.getpid()}-{threading.get_ident()}.part")
 
 
 def make_folder(folder: Path) -> None:
-    """Make the folder for what a job writes, its argument ``out``, with those above it; say plainly why it cannot be one."""
+    """Make the folder for what a job writes, its argument ``out``, with its parents; the error says why it cannot be made."""
     there = next((path for path in (folder, *folder.parents) if path.exists()), folder)
     if there.exists() and not there.is_dir():
         where = "is a file, expected a folder" if there == folder else f"cannot be made, because {there} is a file"
@@ -97,14 +97,14 @@ def make_folder(folder: Path) -> None:
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a file that is damaged, so that it is in nobody's way and can still be looked at; its new name."""
+    """Rename a damaged file, so that it can still be inspected; its new name."""
     aside = path.with_name(f"{path.name}.damaged")
     path.replace(aside)
     return aside
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what processes that were killed while they wrote have left below a folder; nobody may be writing there now."""
+    """Remove the temporary files of killed processes below a folder; no process may be writing there now."""
     for path in folder.rglob(".*.part"):
         path.unlink(missing_ok=True)
 

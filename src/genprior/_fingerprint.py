@@ -1,4 +1,4 @@
-"""A digest of everything that determines a run: data, weights, solver, options, code of the user's own."""
+"""A digest of everything that determines a run: data, weights, solver, options, user-defined code."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from genprior.operators import Operator
 _DATA = (bool, int, float, complex, str, bytes, tuple, np.ndarray, Tensor)
 """What a function may read from its module, compared by value."""
 _MODULE_NAMES = frozenset(vars(nn.Module()))
-_LEARNED = {"passes"}
-"""Of a generator: what a run changes."""
+_CHANGED_BY_RUNS = {"passes"}
+"""Attributes of a generator that a run changes."""
 
 
 def fingerprint(*parts: object) -> str:
@@ -31,7 +31,7 @@ def fingerprint(*parts: object) -> str:
 
 
 def _feed(digest: hashlib._Hash, value: object, inside: tuple[int, ...]) -> None:
-    """Add a value with its kind and its length, so that no two different trees give the same bytes."""
+    """Add a value with its type and its length, so that no two different trees give the same bytes."""
     content = b"itself" if id(value) in inside else _content(value)
     digest.update(f"{type(value).__qualname__}:{len(content)}:".encode())
     if isinstance(content, bytes):
@@ -56,7 +56,7 @@ def _content(value: Any) -> bytes | list[Any]:
 
 def _attributes(value: object) -> list[Any]:
     ours = type(value).__module__.startswith("genprior.")
-    return [(k, v) for k, v in vars(value).items() if not (ours and (k.startswith("_") or k in _LEARNED))]
+    return [(k, v) for k, v in vars(value).items() if not (ours and (k.startswith("_") or k in _CHANGED_BY_RUNS))]
 
 
 @_content.register
@@ -80,7 +80,7 @@ def _(value: np.ndarray) -> list[Any]:
 
 @_content.register
 def _(value: Operator) -> list[Any]:
-    """What it does to a fixed signal, and the functions it is made of: tells operators apart whatever they keep inside."""
+    """Its action on a fixed signal, and its functions: these distinguish operators whatever their attributes."""
     functions = list(value.parts) or [part for part in vars(value).values() if callable(part)]
     return [functions, value.tolerance, value.max_iterations, *_action(value)]
 
@@ -97,7 +97,7 @@ def _action(operator: Operator) -> list[Tensor]:
 
 @_content.register
 def _(value: nn.Module) -> list[Any]:
-    """Kinds, settings and numbers of all layers: ELU and ReLU hold the same weights, but are not the same network."""
+    """Types, settings and tensors of all layers: ELU and ReLU hold the same weights, but are not the same network."""
     return [(type(part).__qualname__, part.extra_repr(), _settings(part), _numbers(part)) for part in all_parts(value)]
 
 

@@ -16,7 +16,7 @@ from genprior._files import set_aside, write_atomically, write_text
 _SIZE = 8
 """Bytes at the start of a safetensors file that hold the length of its head."""
 _SEAL = b'"sha256":"'
-"""What stands before the digest in the head."""
+"""The bytes before the digest in the head."""
 _UNSEALED = "0" * 64
 
 
@@ -25,11 +25,11 @@ class Unusable(ValueError):
 
 
 class Damaged(Unusable):
-    """Not as it was written."""
+    """The content differs from what was written."""
 
 
 class OtherFormat(Unusable):
-    """Sound, but written by another version, or by something else."""
+    """Undamaged, but of another version or another program."""
 
     def __init__(self, message: str, found: str) -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class OtherFormat(Unusable):
 
 
 class OtherJob(Unusable):
-    """A sound record of another job."""
+    """An undamaged record of another job."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Journal:
         write_atomically(path, lambda temporary: temporary.write_bytes(sealed))
 
     def read(self, path: Path) -> Record | None:
-        """The record in a file, None if there is no file; :class:`Unusable` for anything but a sound record of this job."""
+        """The record in a file, None without a file; :class:`Unusable` unless it is an undamaged record of this job."""
         if not path.is_file():
             return None
         content = path.read_bytes()

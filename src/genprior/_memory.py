@@ -1,4 +1,4 @@
-"""How much memory is free, where the system says so."""
+"""Free memory, where the system reports it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _GROUP = Path("/sys/fs/cgroup")
 
 
 def available() -> int | None:
-    """Bytes that can still be had: those of the machine, or of the container if it has less; None where nobody says."""
+    """Available bytes, of the machine or of the container if it has less; None where the system does not report them."""
     known = [free for free in (_of_the_machine(), _of_the_container()) if free is not None]
     return min(known, default=None)
 

@@ -1,4 +1,4 @@
-"""The progress bar of everything that takes long: searches, jobs, trainings, commands in stages."""
+"""The progress bar of runs, jobs, trainings and commands in stages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Bar:
         Parameters
         ----------
         label
-            what is going on.
+            name of the work.
         total
             amount of work; None where that is not known.
         visible
@@ -58,18 +58,18 @@ class Bar:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, exception_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._progress is not None:
             self._progress.stop()
 
     @property
     def drawn(self) -> bool:
-        """Whether there is a bar to look at."""
+        """Whether a bar is drawn."""
         return self._progress is not None
 
     def show(self, done: float, total: float | None, note: str) -> None:
-        """Show how much is done, of how much, and what is going on."""
+        """Show how much is done, of how much, with a note."""
         self._done, self._total = done, total
         if self._progress is not None:
             self._progress.update(self._task, completed=done, total=total, note=note)
@@ -96,7 +96,7 @@ class Bar:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as one would say them."""
+    """Seconds in words."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,4 +1,4 @@
-"""Random streams of our own, which have nothing in common with those that users draw from plain seeds.
+"""Random streams that are independent of those that users draw from plain seeds.
 
 Data come from plain seeds: ``G.sample_latent(n, seed)``, ``Gaussian(m, shape, seed)``, ``torch.manual_seed(seed)``. If starts
 did too, a search with the seed of the data would begin at the solution. So a stream is named by its purpose and by numbers,

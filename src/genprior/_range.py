@@ -1,4 +1,4 @@
-"""Data on another scale than the generator's signals, such as pictures in 0 to 255."""
+"""Data on another scale than the generator's signals, such as images in 0 to 255."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from genprior.terms import Sum, Term
 from genprior.terms.base import Around, Wrapped
 
 _FAR_OUT = 8.0
-"""So many widths of the range outside of it no noise explains."""
+"""Distance from the range, in its widths, that noise does not explain."""
 
 
 def warn_out_of_range(signal_range: tuple[float, float] | None, loss: Loss, on_signal: Term) -> None:

@@ -1,4 +1,4 @@
-"""Checks of what a person passes in: each error names the argument, what was given, what was expected, the likely fix."""
+"""Checks of arguments: each error names the argument, what was given, what was expected, the likely fix."""
 
 from __future__ import annotations
 
@@ -69,8 +69,10 @@ def tensor(name: str, value: Tensor, *, complex_too: bool = False) -> Tensor:
     if not (value.is_floating_point() or (complex_too and value.is_complex())):
         raise TypeError(f"{name} must hold floating-point numbers, got {value.dtype}: {_floats(name, value)}")
     if value.is_meta or value.layout != torch.strided:
-        kind = "on the meta device" if value.is_meta else f"sparse ({value.layout})"
-        raise ValueError(f"{name} is {kind}, expected a dense tensor with numbers: use {name}.to_dense() or real data")
+        layout = "on the meta device" if value.is_meta else f"sparse ({value.layout})"
+        raise ValueError(
+            f"{name} is {layout}, expected a dense tensor with numbers: use {name}.to_dense() or real data"
+        )
     finite = torch.isfinite(value)
     if not bool(finite.all()):
         bad = int((~finite).sum())
@@ -79,7 +81,7 @@ def tensor(name: str, value: Tensor, *, complex_too: bool = False) -> Tensor:
 
 
 def kept(name: str, value: Tensor) -> Tensor:
-    """A copy of the caller's tensor, without its graph: a warning where somebody may wait for gradients."""
+    """A copy of the caller's tensor, without its graph: a warning where gradients may be expected."""
     if value.requires_grad:
         warnings.warn(
             f"{name} requires gradients, but a solve is not differentiated through: its result is detached. Give "
@@ -114,7 +116,7 @@ def same_place(name: str, value: Tensor, device: torch.device, dtype: torch.dtyp
 def _floats(name: str, value: Tensor) -> str:
     own = name.partition(" ")[0]
     if value.dtype == torch.uint8:
-        return f"for pictures use {own}.float() / 255, for other numbers {own}.float()"
+        return f"for images use {own}.float() / 255, for other numbers {own}.float()"
     if value.is_complex():
         return f"stack the two parts, torch.view_as_real({own}); {own}.float() would drop the imaginary one"
     return f"use {own}.float()"

@@ -1,4 +1,4 @@
-"""The history of a run in columns, recorded at bounded memory."""
+"""The history of a run in columns, in bounded memory."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from genprior._files import write_text
 
 VALUES = ("objective", "gap", "stationarity", "rho")
+"""In files the primal residual keeps its first name, ``gap``."""
 COUNTS = ("step", "seconds", "forwards", "backwards")
 
 
@@ -25,7 +26,7 @@ class Panel:
     counts: Tensor
     """``(records, 4)``: step, seconds, forwards, backwards."""
     values: Tensor
-    """``(records, items, 4)``: objective, gap, stationarity, rho; NaN where the item was not running."""
+    """``(records, items, 4)``: objective, primal residual, stationarity, rho; NaN where the item was not running."""
     present: Tensor
     """``(records, items)``: where the item was running."""
     ends: Tensor
@@ -39,7 +40,7 @@ class Panel:
 
     @property
     def records(self) -> int:
-        """How many records the tables of all items hold together."""
+        """Number of records in the tables of all items."""
         end = self.ends[:, 0]
         earlier = self.present & ~(self.counts[:, :1] >= end)
         return int(earlier.sum()) + int((~end.isnan()).sum())
@@ -59,10 +60,10 @@ Counts = tuple[int, float, int, int]
 
 @dataclass
 class Recorder:
-    """Collects records and thins them: beyond ``capacity`` records, every second one goes and half as many are taken.
+    """Collects records and thins them: above ``capacity``, every second one is dropped, and from then on half as many taken.
 
-    The first and the last record of every item stay. What is kept depends on step numbers alone, so an interrupted and
-    resumed run keeps the same records as an uninterrupted one.
+    The first and the last record of every item stay. The choice depends on step numbers alone, so that a resumed run
+    keeps the same records as an uninterrupted one.
     """
 
     rows: int
@@ -77,18 +78,18 @@ class Recorder:
         self.ends = torch.full((self.rows, len(COUNTS) + len(VALUES)), torch.nan, dtype=torch.float64, device="cpu")
 
     def wants(self, step: int) -> bool:
-        """Whether this step is to be recorded: a resumed run comes by the step at which it was stored a second time."""
+        """Whether this step is to be recorded: a resumed run passes the step at which it was stored twice."""
         return step % self.stride == 0 and (not self.records or self.records[-1][0][0] < step)
 
     def end(self, counts: Counts, rows: Tensor, values: tuple[Tensor, ...]) -> None:
-        """Note the last values of rows, which are never thinned away."""
+        """Record the last values of rows, which are never dropped."""
         columns = torch.stack(values, dim=1).cpu().double()  # not every device has float64
         self.ends[rows.cpu()] = torch.cat(
             [torch.tensor(counts, dtype=torch.float64, device="cpu").expand(len(rows), -1), columns], 1
         )
 
     def record(self, counts: Counts, rows: Tensor, values: Sequence[Tensor | None]) -> None:
-        """Note the values of the rows that are running; None where a column was not measured."""
+        """Record the values of the running rows; None where a column was not measured."""
         self.records.append((counts, rows, values))
         while len(self.records) > self.capacity:
             self.stride = self.unit if self.stride < self.unit else 2 * self.stride
@@ -102,7 +103,7 @@ class Recorder:
         )
         values = torch.full((number, self.rows, len(VALUES)), torch.nan, dtype=torch.float64, device="cpu")
         present = torch.zeros(number, self.rows, dtype=torch.bool, device="cpu")
-        for rows, first, last in self._stretches():
+        for rows, first, last in self._runs_of_rows():
             index = rows.cpu()
             for column in range(len(VALUES)):
                 entries = [(place, self.records[place][2][column]) for place in range(first, last)]
@@ -115,13 +116,13 @@ class Recorder:
         return Panel(counts, values, present, self.ends)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What must be stored to go on recording."""
+        """What must be stored to continue recording."""
         panel = self.panel()
         parts = {"counts": panel.counts, "values": panel.values, "present": panel.present, "ends": panel.ends}
         return parts | {"stride": torch.tensor(self.stride)}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Take over what :meth:`tensors` stored."""
+        """Continue from what :meth:`tensors` stored."""
         self.stride, self.ends = int(tensors["stride"]), tensors["ends"]
         self.records = []
         for counts, values, present in zip(
@@ -132,8 +133,8 @@ class Recorder:
             entry = (int(step), seconds, int(forwards), int(backwards)), rows, values[rows].unbind(dim=1)
             self.records.append(entry)
 
-    def _stretches(self) -> Iterator[tuple[Tensor, int, int]]:
-        """Stretches of records about the same rows, which are stacked in one go."""
+    def _runs_of_rows(self) -> Iterator[tuple[Tensor, int, int]]:
+        """Ranges of records of the same rows, which are stacked together."""
         first = 0
         for _, group in groupby(self.records, key=lambda entry: id(entry[1])):
             last = first + sum(1 for _ in group)
@@ -141,12 +142,21 @@ class Recorder:
             first = last
 
 
+class Columns(dict[str, Tensor]):
+    """Columns by name."""
+
+    def __missing__(self, name: str) -> Tensor:
+        if name == "primal_residual":
+            return self["gap"]
+        raise KeyError(f"there is no column {name!r}: give one of {', '.join(self)}")
+
+
 @dataclass(frozen=True)
 class History:
     """Columns ``step, seconds, forwards, backwards, objective, gap, stationarity, rho`` for every item.
 
-    ``history.item(3)["objective"]`` is one item's column, ``history.to_csv(path)`` writes all of them. Seconds and passes
-    are those of the batch in which the item ran; recording itself is not counted.
+    ``history.item(3)["objective"]`` is one item's column, ``history.to_csv(path)`` writes all of them; ``gap`` is the primal
+    residual. Seconds and passes are those of the batch in which the item ran; recording itself is not counted.
     """
 
     panels: tuple[Panel, ...]
@@ -165,12 +175,12 @@ class History:
         return f"History({len(self)} items, {records} records: {', '.join(self.columns)})"
 
     def item(self, number: int) -> dict[str, Tensor]:
-        """The columns of one item, float64 on the CPU."""
+        """The columns of one item, float64 on the CPU; ``primal_residual`` is another name of ``gap``."""
         place = number
         for panel in self.panels:
             width = panel.values.shape[1]
             if 0 <= place < width:
-                return dict(zip(self.columns, panel.table(place).unbind(dim=1), strict=True))
+                return Columns(zip(self.columns, panel.table(place).unbind(dim=1), strict=True))
             place -= width
         raise IndexError(f"item {number} does not exist: the run had {len(self)} items, numbered from 0")
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["strips"]
 
 _LABELS = 1.5
-"""Inches left of the images."""
+"""Width of the margin left of the images, in inches, for the labels."""
 
 
 def strips(rows: Mapping[str, Tensor], *, signal_range: tuple[float, float] = (0.0, 1.0), width: float = 9.0) -> Figure:

@@ -17,14 +17,14 @@ from genprior.terms import Term, Zero
 
 
 class Point(NamedTuple):
-    """What is known about a feasible point ``(G(z), z)``."""
+    """The values of the problem at a feasible point ``(G(z), z)``."""
 
     objective: Tensor
     """``F(G(z), z)`` per item, ``inf`` where R or H forbids the point."""
     score: Tensor
-    """What iterates are ranked by: the objective, or a finite penalty function of it where R has a constraint."""
+    """Iterates are ranked by it: the objective, or a finite exact penalty where R has a constraint."""
     residual: Tensor
-    """What the loss keeps of its evaluation, for its gradient."""
+    """The loss's residual, from which it computes its gradient."""
     loss: Tensor
     """``L(G(z))`` alone."""
 
@@ -43,7 +43,7 @@ class Problem:
     on_latent
         the term H on the latent z; omitted: zero.
     feasibility
-        where R is infinite outside of a set, a signal this near to the set, relative to its own length, counts as feasible.
+        where R is infinite outside of a set, a signal at most this far from it, relative to its own norm, counts as feasible.
 
     Shapes, devices and dtypes are checked here, once. ``batch`` is the number of items where the data fix it, else None.
 
@@ -86,7 +86,7 @@ class Problem:
         warn_out_of_range(generator.signal_range, self.loss, self.on_signal)
 
     def counting(self, passes: Passes) -> Problem:
-        """The same problem with its passes through G counted, and limited, by another value: that of a run."""
+        """The same problem whose passes through G are counted and limited by ``passes``, those of a run."""
         other = copy.copy(self)
         other.generator = self.generator.counting(passes)
         return other
@@ -106,12 +106,12 @@ class Problem:
 
     @property
     def needs_splitting(self) -> bool:
-        """Whether R is neither zero nor quadratic: then only a splitting, ``w = G(z)``, makes use of its prox."""
+        """Whether R is neither zero nor quadratic: then only a splitting, ``w = G(z)``, uses its prox."""
         return self.on_signal.as_quadratic() is None
 
     @property
     def forbids_points(self) -> bool:
-        """Whether R forbids signals, so that iterates are ranked by a score that is not the objective."""
+        """Whether R may be infinite, so that iterates are ranked by a score other than the objective."""
         return self.on_signal.constraint is not None
 
     def evaluate(self, x: Tensor, z: Tensor) -> Point:
@@ -134,7 +134,7 @@ class Problem:
         return Point(finite + forbidden, finite + self._penalty_weight() * violation, residual, loss)
 
     def signal_value(self, x: Tensor, loss: Tensor) -> Tensor:
-        """``L + R`` at ``x``, where L is ``loss``; a constraint counts as the penalty that the score puts in its place."""
+        """``L + R`` at ``x``, where L is ``loss``; a constraint counts with the penalty that replaces it in the score."""
         finite, constraint = self.on_signal.finite, self.on_signal.constraint
         value = loss if isinstance(finite, Zero) else loss + finite(x)
         return value if constraint is None else value + self._penalty_weight() * constraint.violation(x)
@@ -145,7 +145,7 @@ class Problem:
             return self.evaluate(self.generator(z), z).objective
 
     def signal_gradient(self, x: Tensor, residual: Tensor) -> Tensor:
-        """One (sub)gradient of L + R at ``x``; a constraint counts as the penalty that the score puts in its place."""
+        """One (sub)gradient of L + R at ``x``; a constraint counts with the penalty that replaces it in the score."""
         finite, constraint = self.on_signal.finite, self.on_signal.constraint
         gradient = self.loss.gradient(x, residual)
         gradient = gradient if isinstance(finite, Zero) else gradient + finite.subgradient(x)
@@ -160,8 +160,8 @@ class Problem:
         """Weight of the distance to the constraint's set in the score: twice ``|grad L|`` at the set's point nearest to 0.
 
         A penalty ``c dist(x)`` is exact when c exceeds the multiplier, a (sub)gradient of L and the finite part of R at w*.
-        One number per item for the whole run, whatever the iterate, so that scores compare; 1 where both are flat, or
-        infinitely steep. A norm is flat at its centre alone, so its subgradient is also taken beside that point.
+        One number per item for the whole run, so that scores can be compared; 1 where both gradients are zero, or
+        infinite. A norm is flat at its centre alone, so its subgradient is also taken at another point.
         """
         if self._weight is None:
             term, constraint = self.on_signal.finite, self.on_signal.constraint
@@ -177,8 +177,8 @@ class Problem:
 
     def lagrangian(self, w: Tensor, x: Tensor, lam: Tensor, rho: PerItem) -> Tensor:
         """``L(w) + <w - x, lam> + rho/2 |w - x|^2`` per item, with ``x = G(z)``."""
-        gap = w - x
-        return self.loss(w) + _batch.dot(gap, lam) + 0.5 * rho * _batch.square(gap)
+        r = w - x
+        return self.loss(w) + _batch.dot(r, lam) + 0.5 * rho * _batch.square(r)
 
     def _check_types(self) -> None:
         expected: tuple[tuple[str, object, type], ...] = (
@@ -187,17 +187,17 @@ class Problem:
             ("on_signal", self.on_signal, Term),
             ("on_latent", self.on_latent, Term),
         )
-        for name, value, kind in expected:
-            if not isinstance(value, kind):
+        for name, value, base in expected:
+            if not isinstance(value, base):
                 given = value.__name__ if isinstance(value, type) else type(value).__name__
-                raise TypeError(f"{name} must be a genprior {kind.__name__}, got {given}{_hint(name, value)}")
+                raise TypeError(f"{name} must be a genprior {base.__name__}, got {given}{_hint(name, value)}")
         if self.generator.dtype not in (torch.float32, torch.float64):
             raise TypeError(
                 f"the generator works in {self.generator.dtype}, expected float32 or float64: use module.float()"
             )
 
     def _check_values(self, name: str, term: Term, shape: tuple[int, ...]) -> None:
-        """A term of the user's own must give one value per item."""
+        """A user-defined term must give one value per item."""
         count = term.batch or 2
         values = term(torch.zeros(count, *shape, device=self.generator.device, dtype=self.generator.dtype))
         if values.shape != (count,):
@@ -207,8 +207,8 @@ class Problem:
             )
         if values.dtype != self.generator.dtype:
             raise TypeError(
-                f"{name} gives {values.dtype} for signals in {self.generator.dtype}, the generator's: is something in it of "
-                "another dtype?"
+                f"{name} gives {values.dtype} for signals in {self.generator.dtype}, the generator's dtype: does it hold a "
+                "tensor of another dtype?"
             )
 
     def _common_batch(self) -> int | None:
@@ -228,7 +228,7 @@ class Problem:
 
 
 def _hint(name: str, value: object) -> str:
-    """The likely fix for a part of the wrong kind."""
+    """The likely fix for a part of the wrong type."""
     if isinstance(value, type):
         return f", the class itself: write gp.{value.__name__}(...), with brackets"
     if name == "generator":

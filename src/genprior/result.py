@@ -8,22 +8,23 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from genprior.assessment import Assessment, Company, Concern, Facts, assess
+from genprior.assessment import Assessment, Concern, Facts, ResidualSummary, assess
 from genprior.history import History
 from genprior.status import Status
 
 _NAMED = 5
 """Most items that a summary names."""
-_OPEN_GAP = 1e-3
+_OPEN = 1e-3
+"""Primal residual above which w and G(z) still differ visibly."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """The answer for every item, how it ended, and how it got there.
+    """The answer for every item, its status, and the history of the run.
 
     ``signal``, ``z``, ``w`` and ``objective`` belong to the best iterate by objective of the feasible point ``G(z)``. So do
-    ``gap`` and ``stationarity`` where an item CONVERGED, SETTLED or STALLED: they are the evidence. Where it was stopped
-    before, they are what the search measured last. All tensors are detached: a solve is not differentiated through.
+    ``primal_residual`` and ``stationarity`` where an item CONVERGED, SETTLED or STALLED; otherwise they are the last ones
+    measured. All tensors are detached: a solve is not differentiated through.
     """
 
     signal: Tensor
@@ -34,16 +35,16 @@ class Result:
     """The split variable; equal to ``signal`` for methods that do not split."""
     objective: Tensor
     """``L(G(z)) + R(G(z)) + H(z)``."""
-    gap: Tensor
+    primal_residual: Tensor
     """``|w - G(z)| / |w|``."""
     stationarity: Tensor
     """Largest relative residual of the optimality conditions."""
     status: tuple[Status, ...]
-    """How each item ended; ``result.status[0].advice`` says what to do next."""
+    """How each item ended; ``result.advice[0]`` says what to do next."""
     steps: Tensor
     """Iterations made for each item."""
     rollbacks: Tensor
-    """How often each item was set back to its best iterate with shorter steps."""
+    """Roll-backs of each item to its best iterate, with shorter steps."""
     restart: Tensor
     """Which restart won."""
     forwards: int
@@ -57,23 +58,28 @@ class Result:
     plan: str
     """In words: what was computed, and how."""
     reach: Tensor
-    """How far out each latent lies in the generator's latent distribution; above 1: outside, where nothing was trained."""
+    """Distance of each latent from the distribution's centre; above 1: outside, where the generator is untrained."""
     improving: Tensor
     """Whether the objective of the item still fell when it was stopped."""
     bound: Tensor
-    """Whether a constraint on signal or latent holds the item's answer back."""
+    """Whether a constraint on signal or latent is active at the item's answer."""
     penalty: Tensor
     """The share of the objective that the term on the latent has."""
     unfit: Tensor
-    """Whether the loss of the item's data overflows or vanishes in this dtype."""
+    """Whether the loss of the item's data overflows or underflows in this dtype."""
     tolerance: float
-    """The gap and stationarity at which an item counted as converged."""
+    """The primal residual and stationarity at which an item counted as converged."""
     restarts: int
     """Starts per item."""
     fading_dual: bool = False
-    """Whether the method's dual step fades, and may come to rest before the gap is closed."""
+    """Whether the method's dual step decays, possibly before the primal residual has vanished."""
     residual: Tensor | None = None
     """``|A x - y| / |y|`` at ``x = G(z)``, where the loss is a LeastSquares or SquaredDistance; else None."""
+
+    @property
+    def gap(self) -> Tensor:
+        """Another name of ``primal_residual``."""
+        return self.primal_residual
 
     @property
     def converged(self) -> bool:
@@ -87,14 +93,14 @@ class Result:
 
     @property
     def assessments(self) -> tuple[Assessment, ...]:
-        """What to make of each item: by its own numbers, and beside the others."""
+        """The assessment of each item, by its own numbers and those of the others."""
         facts = self.facts
-        company = Company.of(one.residual for one in facts)
-        return tuple(assess(one, company) for one in facts)
+        others = ResidualSummary.of(one.residual for one in facts)
+        return tuple(assess(one, others) for one in facts)
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """What happened to each item, how far its answer can be trusted, and what to try next."""
+        """How each item ended, how far its answer can be trusted, and what to try next."""
         return tuple(one.advice for one in self.assessments)
 
     @property
@@ -107,7 +113,7 @@ class Result:
         return tuple(item for _, item in sorted(found))
 
     def summary(self) -> str:
-        """A few lines for people; items that need attention first."""
+        """A few lines in words; items that need attention first."""
         counts = Counter(status.name for status in self.status)
         ends = ", ".join(f"{number} {name}" for name, number in counts.most_common())
         return (
@@ -126,7 +132,7 @@ class Result:
             lines.append(f"and {len(items) - _NAMED} others need attention: result.attention")
         outside = int((self.reach > 1).sum())
         if outside:
-            lines.append(f"{outside} of {len(self.status)} latents lie outside of the generator's latent distribution")
+            lines.append(f"{outside} of {len(self.status)} latents lie outside the generator's latent distribution")
         return "".join(f"{line}\n" for line in lines)
 
     def _fit(self) -> str:
@@ -137,12 +143,12 @@ class Result:
         return f"Result({self.summary()})"
 
     def _facts(self, item: int) -> Facts:
-        status, gap = self.status[item], float(self.gap[item])
+        status, primal_residual = self.status[item], float(self.primal_residual[item])
         return Facts(
             status=status,
             steps=int(self.steps[item]),
             objective=float(self.objective[item]),
-            gap=gap,
+            primal_residual=primal_residual,
             rollbacks=int(self.rollbacks[item]),
             restarts=self.restarts,
             residual=None if self.residual is None else float(self.residual[item]),
@@ -150,6 +156,6 @@ class Result:
             latent=float(self.reach[item]),
             bound=bool(self.bound[item]),
             penalty=float(self.penalty[item]),
-            frozen_dual=self.fading_dual and status is Status.STALLED and gap > _OPEN_GAP,
+            frozen_dual=self.fading_dual and status is Status.STALLED and primal_residual > _OPEN,
             representable=not bool(self.unfit[item]),
         )

@@ -1,4 +1,4 @@
-"""How the search for an item ended."""
+"""How the run of an item ended."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Status(IntEnum):
-    """The end of one item's run. ``status.advice`` says what it means; :attr:`genprior.Result.advice` what to do about it."""
+    """How one item's run ended. ``status.advice`` explains it; :attr:`genprior.Result.advice` adds the item's own numbers."""
 
     RUNNING = 0
     CONVERGED = 1
@@ -25,28 +25,28 @@ class Status(IntEnum):
 
     @property
     def advice(self) -> str:
-        """What happened."""
+        """What it means, and what to try."""
         return _ADVICE[self]
 
     @property
     def good(self) -> bool:
-        """Whether the search found what it was looking for: a minimum, or the objective asked for."""
+        """Whether the item reached a minimum, or its target."""
         return self in {Status.CONVERGED, Status.SETTLED, Status.TARGET}
 
 
 _ADVICE = {
     Status.RUNNING: "still running.",
-    Status.CONVERGED: "converged: a minimum, by the optimality conditions at the answer.",
-    Status.SETTLED: "settled: the objective has stopped falling, and the optimality conditions hold to a percent. That is as "
-    "near as rounding, or a kink of the generator, lets one come.",
-    Status.TARGET: "the objective asked for was reached.",
-    Status.STALLED: "stalled: the objective has stopped falling where the conditions of a minimum do not hold, or cannot "
-    "be decided by this solver (a kink). Try another solver (gp.Auto() is the default), another start, or a larger patience.",
+    Status.CONVERGED: "converged: the optimality conditions hold at the answer.",
+    Status.SETTLED: "settled: the objective has stopped falling, and the optimality conditions hold to 1%. Rounding, or a "
+    "kink of the generator, prevents more.",
+    Status.TARGET: "the target objective was reached.",
+    Status.STALLED: "stalled: the objective has stopped falling, but the optimality conditions do not hold, or this solver "
+    "cannot verify them (at a kink). Try another solver (gp.Auto() is the default), another start, or a larger patience.",
     Status.MAX_STEPS: "stopped by the limit of steps before convergence.",
     Status.OUT_OF_TIME: "stopped by the limit of time before convergence.",
     Status.OUT_OF_PASSES: "stopped by the limit of passes before convergence.",
-    Status.DIVERGED: "diverged: still non-finite or exploding after the steps were shortened again and again. Try "
-    "smaller steps, or a smaller rho.",
-    Status.INTERRUPTED: "interrupted: this is the best so far. With checkpoint=, the same call goes on from here.",
-    Status.CULLED: "a restart that was given up in favour of better ones.",
+    Status.DIVERGED: "diverged: the iterates became non-finite or exploded even with much shorter steps. Try smaller "
+    "steps, or a smaller rho.",
+    Status.INTERRUPTED: "interrupted: this is the best iterate so far. With checkpoint=, the same call continues from here.",
+    Status.CULLED: "culled: other restarts of the item were better.",
 }

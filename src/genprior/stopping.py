@@ -14,12 +14,12 @@ from genprior.solvers.base import State
 from genprior.status import Status
 
 Verdict = Tensor | None
-"""None: every row goes on. Else a status code per row, 0 where the row goes on."""
+"""None: every row continues. Else a status code per row, 0 where the row continues."""
 
 
 @dataclass(frozen=True)
 class View:
-    """What stop rules and callbacks see of a run. Tensors have one row per item (and restart) that is still running."""
+    """The state of a run, for stop rules and callbacks. Tensors have one row per item (and restart) that is still running."""
 
     step: int
     seconds: float
@@ -57,14 +57,14 @@ class StopRule(ABC):
 
     @abstractmethod
     def verdict(self, view: View) -> Verdict:
-        """None where every row goes on; else a :class:`Status` code per row, 0 where the row goes on."""
+        """None where every row continues; else a :class:`Status` code per row, 0 where the row continues."""
 
     def limits(self) -> tuple[float, float]:
         """The seconds and the passes after which the rule ends every item; infinite where it does not count them."""
         return math.inf, math.inf
 
     def share(self, used: float, parts: int) -> StopRule:
-        """The rule for the next of ``parts`` equal parts of the work, when ``used`` seconds are gone."""
+        """The rule for the next of ``parts`` equal parts of the work, after ``used`` seconds."""
         return self
 
     def __or__(self, other: StopRule) -> StopRule:
@@ -84,16 +84,16 @@ class MaxSteps(StopRule):
         _validate.whole("steps", self.steps, 0)
 
     def verdict(self, view: View) -> Verdict:
-        """MAX_STEPS when they are made."""
+        """MAX_STEPS after the limit."""
         return view.all(Status.MAX_STEPS) if view.step >= self.steps else None
 
 
 @dataclass(frozen=True)
 class Seconds(StopRule):
-    """Stop when ``seconds`` of computing are gone; recording and callbacks do not count.
+    """Stop after ``seconds`` of computing; recording and callbacks do not count.
 
-    What a method computes before its first step counts, and is scaled to the limit. No pass through G begins when the
-    time is over, so the limit is overrun by one pass at most. (The first run of a process takes a second or two more, in which
+    Preparations before the first step count, and are scaled to the limit. No pass through G begins after the limit, so it is
+    exceeded by one pass at most. (The first run of a process takes a second or two more, in which
     torch loads what it needs for derivatives.) Where ``batch_size`` splits the work, each part gets an equal share of what
     is left, and one pass for its starts in any case.
     """
@@ -104,7 +104,7 @@ class Seconds(StopRule):
         _validate.number("seconds", self.seconds, least=0)
 
     def verdict(self, view: View) -> Verdict:
-        """OUT_OF_TIME when it is over."""
+        """OUT_OF_TIME after the limit."""
         return view.all(Status.OUT_OF_TIME) if view.seconds >= self.seconds else None
 
     def limits(self) -> tuple[float, float]:
@@ -126,7 +126,7 @@ class MaxPasses(StopRule):
         _validate.whole("passes", self.passes, 0)
 
     def verdict(self, view: View) -> Verdict:
-        """OUT_OF_PASSES when they are used up."""
+        """OUT_OF_PASSES after the limit."""
         return view.all(Status.OUT_OF_PASSES) if view.forwards + view.backwards >= self.passes else None
 
     def limits(self) -> tuple[float, float]:
@@ -188,7 +188,7 @@ class AllOf(StopRule):
         return None if a is None or b is None else torch.where(a != 0, b, 0)
 
     def limits(self) -> tuple[float, float]:
-        """Only where both rules count the same thing: else the other one may hold the item."""
+        """Infinite unless both rules limit the same quantity."""
         (s, p), (t, q) = self.first.limits(), self.second.limits()
         return max(s, t), max(p, q)
 

@@ -7,7 +7,7 @@ import itertools
 import torch
 
 import genprior as gp
-from genprior.solvers.trial.continuation import Fall
+from genprior.solvers.trial.continuation import EnergyChange
 from tests.laws.certified import CERTIFIED
 
 RULE = gp.trial.Ridge(6.0)
@@ -94,7 +94,7 @@ def test_it_ends():
 
 def fall(before, after, promised):
     values = [torch.tensor([value], dtype=torch.float64) for value in (before, after, promised)]
-    return Fall(*values, torch.tensor([True]), torch.tensor([True]))
+    return EnergyChange(*values, torch.tensor([True]), torch.tensor([True]))
 
 
 def test_slow_steps_and_settled_ones_end_it_sooner():
@@ -110,9 +110,9 @@ def test_there_is_none_where_the_energy_is_below_zero_or_was_infinite():
     problem, states = course("signal linf", 2)
     ridge, energy = states[-1].ridge, torch.full_like(states[-1].base.energy, -1.0)
     yes = torch.ones_like(energy, dtype=torch.bool)
-    below = RULE.next(ridge, Fall(energy, energy, -energy, yes, yes))
+    below = RULE.next(ridge, EnergyChange(energy, energy, -energy, yes, yes))
     assert (below.weight == 0).all()
     lost = type(ridge)(ridge.weight, ridge.share, ridge.first_weight, torch.full_like(energy, torch.inf))
-    assert (RULE.next(lost, Fall(-energy, -energy, -energy, yes, yes)).weight == 0).all()
+    assert (RULE.next(lost, EnergyChange(-energy, -energy, -energy, yes, yes)).weight == 0).all()
     infinite = torch.full_like(energy, torch.inf)
     assert (RULE.start(problem, states[-1].model.curvature, infinite).first_weight == 0).all()

@@ -33,17 +33,17 @@ def pairs(count, seed):
     for i in range(count):
         step = 10.0 ** (i % 3 - 1) * normal(B, S, seed=seed + 7 * i + 1)
         twist = 0.2 * normal(B, S, S, seed=seed + 7 * i + 2)
-        bend = ((hessian + twist - twist.mT) @ step[:, :, None])[:, :, 0]  # no Hessian has these: order matters
-        yield step, bend
+        grad_change = ((hessian + twist - twist.mT) @ step[:, :, None])[:, :, 0]  # no Hessian has these: order matters
+        yield step, grad_change
 
 
 def scale_of(hessian, seen):
     """Per item the product of ``<s, y> / <s, first s>``, to the power ``1/(n + 5)``, within 0.25 and 1."""
     scales = []
     for item in range(B):
-        taught = [(s[item], y[item]) for where, s, y in seen if where[item]]
-        product = math.prod(float(s @ y / (s @ hessian[item] @ s)) for s, y in taught)
-        scales.append(min(1.0, max(0.25, product ** (1 / (len(taught) + 5)))))
+        added = [(s[item], y[item]) for where, s, y in seen if where[item]]
+        product = math.prod(float(s @ y / (s @ hessian[item] @ s)) for s, y in added)
+        scales.append(min(1.0, max(0.25, product ** (1 / (len(added) + 5)))))
     return torch.tensor(scales, dtype=F64)
 
 
@@ -52,8 +52,8 @@ def textbook(first, basis, seen, c):
     unit = torch.eye(S, dtype=F64)
     hessian = basis @ torch.diag_embed(first) @ basis.mT
     matrix = scale_of(hessian, seen)[:, None, None] * hessian + c[:, None, None] * unit
-    for where, step, bend in seen:
-        s, y = step[:, :, None], (bend + c[:, None] * step)[:, :, None]
+    for where, step, grad_change in seen:
+        s, y = step[:, :, None], (grad_change + c[:, None] * step)[:, :, None]
         bs = matrix @ s
         new = matrix - bs @ bs.mT / (s.mT @ bs) + y @ y.mT / (s.mT @ y)
         matrix = torch.where(where[:, None, None], new, matrix)
@@ -80,8 +80,8 @@ class Model:
         return (v[:, None] @ self.basis.mT)[:, 0]
 
     def updated(self, where, step, change):
-        pairs, taught = self.state.pairs.updated(where, self.into(step), self.into(change))
-        return self._with(replace(self.state, pairs=pairs)), taught
+        pairs, added = self.state.pairs.updated(where, self.into(step), self.into(change))
+        return self._with(replace(self.state, pairs=pairs)), added
 
     def _with(self, state):
         return Model(state.pairs.first, self.shared, 0, secant=self.secant, state=state)
@@ -114,69 +114,69 @@ def check(model, expected, c, seed=90):
     count=st.integers(0, 6), seed=st.integers(0, 10**6), c=st.floats(0, 5), size=st.sampled_from([0.1, 1.0, 5.0, 50.0])
 )
 def test_it_is_bfgs_for_every_pull(own_bases, count, seed, c, size):
-    shared, first, pull = orthogonal(seed), size * first_values(seed + 1), c * torch.tensor([1.0, 0.3, 2.0], dtype=F64)
+    shared, first, ridge = orthogonal(seed), size * first_values(seed + 1), c * torch.tensor([1.0, 0.3, 2.0], dtype=F64)
     model, seen = Model(first, shared, 6, own_bases), []
-    for i, (step, bend) in enumerate(pairs(count, seed)):
+    for i, (step, grad_change) in enumerate(pairs(count, seed)):
         where = torch.tensor([True, i % 2 == 0, i % 3 == 0])
-        model, _ = model.updated(where, step, bend)
-        seen.append((where, step, bend))
-    check(model, textbook(first, shared.expand(B, S, S), seen, pull), pull)
+        model, _ = model.updated(where, step, grad_change)
+        seen.append((where, step, grad_change))
+    check(model, textbook(first, shared.expand(B, S, S), seen, ridge), ridge)
 
 
 def test_the_oldest_pair_makes_room():
     shared, first, zero = orthogonal(3), first_values(4), torch.zeros(B, dtype=F64)
     model, seen = Model(first, shared, 2, False), []
-    for step, bend in pairs(4, 5):
-        model, _ = model.updated(torch.ones(B, dtype=torch.bool), step, bend)
-        seen.append((torch.ones(B, dtype=torch.bool), step, bend))
+    for step, grad_change in pairs(4, 5):
+        model, _ = model.updated(torch.ones(B, dtype=torch.bool), step, grad_change)
+        seen.append((torch.ones(B, dtype=torch.bool), step, grad_change))
     check(model, textbook(first, shared.expand(B, S, S), seen[-2:], zero), zero)
 
 
 def test_scaled_is_the_model_of_a_multiple():
-    shared, first, pull = orthogonal(3), first_values(4), torch.zeros(B, dtype=F64)
+    shared, first, ridge = orthogonal(3), first_values(4), torch.zeros(B, dtype=F64)
     model, seen = Model(first, shared, 4, False), []
-    for step, bend in pairs(3, 8):
-        model, _ = model.updated(torch.ones(B, dtype=torch.bool), step, bend)
-        seen.append((torch.ones(B, dtype=torch.bool), step, bend))
+    for step, grad_change in pairs(3, 8):
+        model, _ = model.updated(torch.ones(B, dtype=torch.bool), step, grad_change)
+        seen.append((torch.ones(B, dtype=torch.bool), step, grad_change))
     factor = torch.tensor([1.0, 2.5, 0.3], dtype=F64)
-    expected = factor[:, None, None] * textbook(first, shared.expand(B, S, S), seen, pull)
-    check(model.scaled(factor), expected, pull)
+    expected = factor[:, None, None] * textbook(first, shared.expand(B, S, S), seen, ridge)
+    check(model.scaled(factor), expected, ridge)
 
 
 def test_restarted_and_replaced_concern_their_items_alone():
-    shared, first, pull = orthogonal(3), first_values(4), torch.full((B,), 0.3, dtype=F64)
+    shared, first, ridge = orthogonal(3), first_values(4), torch.full((B,), 0.3, dtype=F64)
     model, everyone = Model(first, shared, 4, True), torch.ones(B, dtype=torch.bool)
     seen = [(everyone, *pair) for pair in pairs(3, 8)]
-    for _, step, bend in seen:
-        model, _ = model.updated(everyone, step, bend)
-    expected = textbook(first, shared.expand(B, S, S), seen, pull)
+    for _, step, grad_change in seen:
+        model, _ = model.updated(everyone, step, grad_change)
+    expected = textbook(first, shared.expand(B, S, S), seen, ridge)
     root = normal(1, S, S, seed=20)
     matrices = torch.cat([root @ root.mT, torch.full((1, S, S), torch.nan, dtype=F64)])
     model = model.replaced(torch.tensor([1, 2]), matrices)  # the second is broken: item 2 stays as it is
     unit = torch.eye(S, dtype=F64)
     expected[1] = matrices[0] + (1e-3 * torch.linalg.eigvalsh(matrices[0])[-1] + 0.3) * unit
-    check(model, expected, pull)
+    check(model, expected, ridge)
     later = list(pairs(4, 30))[-1]
-    taught, _ = model.updated(everyone, *later)  # pairs live in each item's own basis
+    added, _ = model.updated(everyone, *later)  # pairs live in each item's own basis
     values, vectors = torch.linalg.eigh(expected - 0.3 * unit)
-    updated = textbook(values, vectors, [(everyone, *later)], pull)
+    updated = textbook(values, vectors, [(everyone, *later)], ridge)
     v = normal(B, S, seed=31)
-    torch.testing.assert_close(taught.hessian(pull, v)[1], updated[1] @ v[1])
+    torch.testing.assert_close(added.hessian(ridge, v)[1], updated[1] @ v[1])
     other = first_values(50)
     second = torch.tensor([False, True, False])
     pairs_alone = model.state.pairs.restarted(second, other)
     basis = torch.where(second[:, None, None], shared, model.state.basis)
     model = model._with(replace(model.state, pairs=pairs_alone, basis=basis))
     expected[1] = shared @ torch.diag(other[1]) @ shared.mT + 0.3 * unit
-    check(model, expected, pull)
+    check(model, expected, ridge)
 
 
 def test_the_first_hessian_takes_its_scale_from_the_pairs():
     shared, first = orthogonal(3), 20 * first_values(4)
     model, everyone = Model(first, shared, 4), torch.ones(B, dtype=torch.bool)
     seen = [(everyone, *pair) for pair in pairs(3, 8)]
-    for _, step, bend in seen:
-        model, _ = model.updated(everyone, step, bend)
+    for _, step, grad_change in seen:
+        model, _ = model.updated(everyone, step, grad_change)
     scale = scale_of(shared @ torch.diag_embed(first) @ shared.mT, seen)
     assert ((scale > 0.25) & (scale < 1)).any(), "neither bound hides the scale"
     torch.testing.assert_close(gp.trial.Preconditioned().scaled(model.state.pairs), scale[:, None] * first)
@@ -228,23 +228,25 @@ def test_single_precision_with_a_full_memory():
 def test_a_pair_that_would_spoil_the_model_is_left_out_for_its_item_alone(broken, dtype):
     shared, first = orthogonal(3).to(dtype), first_values(4).to(dtype)
     model, everyone = Model(first, shared, 4, False), torch.ones(B, dtype=torch.bool)
-    (step, bend), (step2, bend2) = ((s.to(dtype), y.to(dtype)) for s, y in pairs(2, 8))
-    model, taught = model.updated(everyone, step, bend)
-    assert taught.all()
-    bend2[1] = {
+    (step, grad_change), (step2, grad_change2) = ((s.to(dtype), y.to(dtype)) for s, y in pairs(2, 8))
+    model, added = model.updated(everyone, step, grad_change)
+    assert added.all()
+    grad_change2[1] = {
         "nan": torch.full((S,), torch.nan),
         "inf": torch.full((S,), torch.inf),
-        "flat": bend2[1] - step2[1] * (step2[1] @ bend2[1]) / (step2[1] @ step2[1]),  # up to rounding
-        "bent back": -bend2[1],
+        "flat": grad_change2[1] - step2[1] * (step2[1] @ grad_change2[1]) / (step2[1] @ step2[1]),  # up to rounding
+        "bent back": -grad_change2[1],
         "overflow": 0.9 * torch.finfo(dtype).max * torch.sign(step2[1]),
     }[broken].to(dtype)
-    whole, taught = model.updated(everyone, step2, bend2)
-    assert taught.tolist() == [True, False, True]
+    whole, added = model.updated(everyone, step2, grad_change2)
+    assert added.tolist() == [True, False, True]
     assert torch.equal(whole.state.pairs.steps[1], model.state.pairs.steps[1])
     assert torch.equal(whole.state.pairs.changes[1], model.state.pairs.changes[1])
     direction = whole.newton(normal(B, S).to(dtype), torch.zeros(B, dtype=dtype))
     assert direction.isfinite().all()
-    torch.testing.assert_close(whole.newton(bend2, torch.zeros(B, dtype=dtype))[::2], -step2[::2], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        whole.newton(grad_change2, torch.zeros(B, dtype=dtype))[::2], -step2[::2], rtol=1e-4, atol=1e-4
+    )
 
 
 def test_a_first_hessian_that_underflowed_leaves_its_item_alone():

@@ -85,7 +85,7 @@ def test_where_h_is_not_smooth_a_wolfe_search_asks_for_decrease_alone():
 
 
 def test_a_search_that_needs_gradients_refuses_a_direction_that_takes_none():
-    with pytest.raises(ValueError, match=r"WeakWolfe.*DampedGaussNewton takes none"):
+    with pytest.raises(ValueError, match=r"WeakWolfe.*DampedGaussNewton computes none"):
         gp.trial.TrialMethod(gp.trial.DampedGaussNewton(), gp.trial.WeakWolfe())
 
 
@@ -192,17 +192,17 @@ class Steepest(gp.trial.Direction[Tensor]):
     def start(self, problem, base, common, trial, curvature):
         return curvature
 
-    def learned(self, problem, s, base, judged):
+    def updated(self, problem, s, base, judged):
         step, change = _batch.flat(s.z) - s.base.z, _batch.flat(judged.vjp.gradient) - s.base.gradient
         along, square = _batch.dot(step, change), _batch.square(step)
         usable = (along > 0) & (square > 0)
         model = torch.where(usable, along / torch.where(usable, square, 1.0), s.model)
-        return gp.trial.Lesson(model, base.gradient, judged.accepted, judged.vjp.ratio, usable)
+        return gp.trial.Update(model, base.gradient, judged.accepted, judged.vjp.ratio, usable)
 
-    def aim(self, problem, model, base, own, scale):
+    def descent(self, problem, model, base, own, scale):
         gradient = base.gradient + own.gradient(base.z)
         direction = -gradient / (model + own.curvature(model))[:, None]
-        return gp.trial.Aim(model, direction, _batch.dot(gradient, direction))
+        return gp.trial.DescentDirection(model, direction, _batch.dot(gradient, direction))
 
 
 @pytest.mark.parametrize("case", ["noisy", "signal linf", "ridge"])

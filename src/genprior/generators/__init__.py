@@ -1,4 +1,4 @@
-"""Generators: the contract every user's network meets, latent distributions."""
+"""Generators: the contract with the user's network, and latent distributions."""
 
 from genprior.generators.contract import Generator
 from genprior.generators.evaluation import Evaluation

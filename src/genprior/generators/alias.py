@@ -1,4 +1,4 @@
-"""A frozen double of a module: eval mode, no parameter gradients, the same memory; the caller's module stays untouched."""
+"""A frozen alias of a module: eval mode, no parameter gradients, the same memory; the caller's module is not changed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 def frozen_alias(module: nn.Module) -> nn.Module:
-    """Give a double of ``module`` in eval mode whose parameters share memory with it but never ask for gradients.
+    """A copy of ``module`` in eval mode whose parameters share memory with it and need no gradients.
 
-    Hooks are shared too, so a hook registered on the caller's module, before or after, sees every pass.
+    Hooks are shared too, so a hook registered on the caller's module, before or after, is called in every pass.
     """
     if not isinstance(module, nn.Module):
         if isinstance(module, type):
@@ -27,7 +27,7 @@ def frozen_alias(module: nn.Module) -> nn.Module:
     try:
         with torch.inference_mode(False), torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of torch about its own parts, when a program is copied
-            double = copy.deepcopy(module, _shared_parts(module))
+            alias = copy.deepcopy(module, _shared_parts(module))
     except Exception as problem:
         if not any(p.requires_grad for p in module.parameters()) and not _any_training(module):
             return module
@@ -35,19 +35,19 @@ def frozen_alias(module: nn.Module) -> nn.Module:
             f"module {type(module).__name__} cannot be copied ({problem}): call module.eval().requires_grad_(False) "
             "yourself, then it is used as it is"
         ) from problem
-    for part in all_parts(double):
+    for part in all_parts(alias):
         part.eval()
         if vars(part).get("_is_full_backward_hook", False) is None:
-            # Else torch overlooks full hooks that come to the shared table later.
+            # Otherwise torch ignores full hooks that are added to the shared table later.
             vars(part)["_is_full_backward_hook"] = True
         for parameter in part.parameters():
             parameter.requires_grad_(False)
-    _refuse_batch_statistics(double)
-    return double
+    _refuse_batch_statistics(alias)
+    return alias
 
 
 def _shared_parts(module: nn.Module) -> dict[int, Any]:
-    """Memo for deepcopy: tensors and hook tables that both modules keep in common."""
+    """Memo for deepcopy: the tensors and hook tables that both modules share."""
     memo: dict[int, Any] = {}
     for part in all_parts(module):
         for name, value in vars(part).items():
@@ -64,7 +64,7 @@ def _shared_parts(module: nn.Module) -> dict[int, Any]:
 
 
 def all_parts(module: nn.Module) -> list[nn.Module]:
-    """The module and all modules in it, also those in plain lists, tuples and dictionaries, which torch overlooks."""
+    """The module and all modules in it, also those in plain lists, tuples and dictionaries, which torch ignores."""
     parts: list[nn.Module] = []
     seen: set[int] = set()
     waiting: list[Any] = [module]
@@ -85,7 +85,7 @@ def _any_training(module: nn.Module) -> bool:
 
 
 def _refuse_unused_statistics(module: nn.Module) -> None:
-    """In train mode with running statistics never filled: eval mode would be another function than the one trained."""
+    """In train mode with running statistics never filled: eval mode would compute another function than the trained one."""
     for name, part in module.named_modules():
         counted = getattr(part, "num_batches_tracked", None)
         if isinstance(part, _BatchNorm) and part.training and isinstance(counted, Tensor) and int(counted) == 0:
@@ -95,8 +95,8 @@ def _refuse_unused_statistics(module: nn.Module) -> None:
             )
 
 
-def _refuse_batch_statistics(double: nn.Module) -> None:
-    for name, part in double.named_modules():
+def _refuse_batch_statistics(alias: nn.Module) -> None:
+    for name, part in alias.named_modules():
         if isinstance(part, _BatchNorm) and (part.training or part.running_mean is None):
             raise ValueError(
                 f"module layer {name or 'itself'} ({type(part).__name__}) uses the statistics of the batch even in eval "
@@ -107,19 +107,19 @@ def _refuse_batch_statistics(double: nn.Module) -> None:
 def place_of(module: nn.Module) -> tuple[torch.device, torch.dtype]:
     """Device and dtype of the module's floating-point parameters and buffers (CPU and float32 where it has none)."""
     parts = all_parts(module)
-    for kind in (nn.Module.parameters, nn.Module.buffers):
-        for tensor in (tensor for part in parts for tensor in kind(part, recurse=False)):
+    for members in (nn.Module.parameters, nn.Module.buffers):
+        for tensor in (tensor for part in parts for tensor in members(part, recurse=False)):
             if tensor.is_floating_point():
                 return tensor.device, tensor.dtype
     return torch.device("cpu"), torch.float32
 
 
 Places = dict[tuple[int, str], int]
-"""Where the memory of each of a module's tensors was when last seen."""
+"""The memory address of each of a module's tensors at the last check."""
 
 
 def places_of(module: nn.Module) -> Places:
-    """Of parameters and buffers."""
+    """The addresses of parameters and buffers."""
     return {
         (number, name): tensor.data_ptr() if tensor.layout is torch.strided else id(tensor)
         for number, part in enumerate(all_parts(module))
@@ -128,36 +128,36 @@ def places_of(module: nn.Module) -> Places:
     }
 
 
-def follow(double: nn.Module, module: nn.Module, seen: Places) -> None:
-    """Give ``double`` the tensors that ``module`` has been given since it was ``seen``, as by ``p.data = ...``."""
+def follow(alias: nn.Module, module: nn.Module, last: Places) -> None:
+    """Give ``alias`` the tensors that ``module`` was given since the check, ``last``, as by ``p.data = ...``."""
     now = places_of(module)
-    if double is module or now == seen:
+    if alias is module or now == last:
         return
-    if now.keys() != seen.keys():
+    if now.keys() != last.keys():
         raise ValueError(
-            "parameters or buffers of the module were added, removed or renamed since the generator was made of it: make a "
+            "parameters or buffers of the module were added, removed or renamed since the generator was made: make a "
             "new gp.Generator(module, ...)"
         )
-    parts, originals = all_parts(double), all_parts(module)
-    if place_of(module) != place_of(double):
+    parts, originals = all_parts(alias), all_parts(module)
+    if place_of(module) != place_of(alias):
         device, dtype = place_of(module)
         raise TypeError(
-            f"the module was moved to {device}, {dtype} since the generator was made of it: make a new gp.Generator"
+            f"the module was moved to {device}, {dtype} since the generator was made: make a new gp.Generator"
         )
     for (number, name), place in now.items():
-        if seen.get((number, name)) in {None, place}:
+        if last.get((number, name)) in {None, place}:
             continue
-        new, mine = originals[number], parts[number]
+        new, old = originals[number], parts[number]
         if name in new._parameters:
-            mine._parameters[name].data = new._parameters[name].detach()  # type: ignore[union-attr]
+            old._parameters[name].data = new._parameters[name].detach()  # type: ignore[union-attr]
         else:
-            mine._buffers[name] = new._buffers[name]
-    seen.clear()
-    seen.update(now)
+            old._buffers[name] = new._buffers[name]
+    last.clear()
+    last.update(now)
 
 
 def contents_of(module: nn.Module) -> str:
-    """A digest of all numbers that a module holds: parameters, buffers, plain tensors and settings."""
+    """A digest of a module's contents: parameters, buffers, plain tensors and settings."""
     digest = hashlib.blake2b(digest_size=16)
     for part in all_parts(module):
         digest.update(type(part).__qualname__.encode())
@@ -172,7 +172,7 @@ def contents_of(module: nn.Module) -> str:
 
 
 def _strided(tensor: Tensor) -> list[Tensor]:
-    """The numbers of a tensor, real and strided; of a sparse one, its indices and values."""
+    """The entries of a tensor, real and strided; of a sparse one, its indices and values."""
     if tensor.layout is torch.sparse_coo:
         return [tensor._indices(), *_strided(tensor._values())]
     if tensor.layout is not torch.strided:
@@ -181,5 +181,5 @@ def _strided(tensor: Tensor) -> list[Tensor]:
 
 
 def version_of(tensor: Tensor) -> int:
-    """How often a tensor was changed in place; tensors made in inference mode do not tell."""
+    """How often a tensor was changed in place; 0 for tensors made in inference mode, which do not count."""
     return 0 if tensor.is_inference() else tensor._version

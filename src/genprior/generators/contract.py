@@ -39,22 +39,22 @@ class Generator:
     ----------
     module
         Any ``torch.nn.Module`` that maps a batch of latents to a batch of signals, each item on its own. It is used in
-        eval mode and without parameter gradients, through a double that shares its memory: the module itself, its
-        mode, its gradients and its hooks stay as they are.
+        eval mode and without parameter gradients, through an alias that shares its memory: the module itself, its
+        mode, its gradients and its hooks stay unchanged.
     latent_shape, signal_shape
         Shapes of one item, without the batch axis.
     latent
         How latents are distributed: :class:`Normal`, :class:`TruncatedNormal` or :class:`Uniform`. Starts are drawn
-        from it, and its spread is the unit of length for default steps.
+        from it, and default steps are in units of its spread.
     signal_range
         ``(low, high)`` if the signals are known to lie there, for images and checks.
     preconditioner
-        ``E[DG^T DG]``, ``(s, s)``, if it is known (bundled generators bring it along); estimated otherwise.
+        ``E[DG^T DG]``, ``(s, s)``, if it is known, as for bundled generators; estimated otherwise.
     device, dtype
         where latents live; by default as the module's parameters, or the CPU and float32 if it has none.
 
     ``forwards`` and ``backwards`` count the batched passes made through this object; those of a run are counted by its
-    result. ``speedups``: what :meth:`faster` did; ``no_jacobian``: why there is none, once that was found out.
+    result. ``speedups``: what :meth:`faster` did; ``no_jacobian``: why the module has no Jacobian, once known.
 
     Examples
     --------
@@ -88,14 +88,14 @@ class Generator:
         self.signal_range = _checked_range(signal_range)
         self.module = frozen_alias(module)
         self._source: nn.Module | None = module
-        self._seen = places_of(module)
+        self._places = places_of(module)
         self._run: Callable[[Tensor], Tensor] = self.module
         found_device, found_dtype = place_of(self.module)
         self.device = found_device if device is None else torch.empty(0, device=device).device
         self.dtype = found_dtype if dtype is None else dtype
         if self.device.type == "meta":
             raise ValueError(
-                "module is on the meta device, it has no numbers: move it with module.to_empty and load weights"
+                "module is on the meta device, so it has no weights: move it with module.to_empty and load weights"
             )
         self.speedups: tuple[str, ...] = ()
         self.passes = Passes()
@@ -129,9 +129,9 @@ class Generator:
         return self.passes.backwards
 
     def counting(self, passes: Passes) -> Generator:
-        """The same generator with its passes counted, and limited, by another value.
+        """The same generator, whose passes are counted and limited by ``passes``.
 
-        The module's tensors are those of now: what the caller puts in their place later, as by ``p.data = ...``, is not seen.
+        It keeps the module's present tensors: later replacements, as by ``p.data = ...``, have no effect.
         """
         self._follow()
         other = copy.copy(self)
@@ -139,9 +139,9 @@ class Generator:
         return other
 
     def _follow(self) -> None:
-        """See to it that the module's tensors are the caller's, also those that were put in place of others."""
+        """Use the tensors that the caller's module has now, as after ``p.data = ...``."""
         if self._source is not None:
-            follow(self.module, self._source, self._seen)
+            follow(self.module, self._source, self._places)
 
     def _check_signal(self, x: object, count: int) -> None:
         if not isinstance(x, Tensor):
@@ -190,7 +190,7 @@ class Generator:
         """Another module under the same contract: shapes, latent distribution, range; counts from zero."""
         other = copy.copy(self)
         other.module = other._run = frozen_alias(module)
-        other._source, other._seen = module, places_of(module)
+        other._source, other._places = module, places_of(module)
         other.passes, other._known, other._given, other.speedups = Passes(), Remembered(), None, ()
         return other
 
@@ -227,7 +227,7 @@ class Generator:
 
     @contextmanager
     def _remembering(self) -> Iterator[None]:
-        """Remember that this module has no Jacobian, once that was found out."""
+        """Remember that this module has no Jacobian, once an attempt has shown it."""
         if self._known.no_jacobian is not None:
             raise OnlyGradients(self._known.no_jacobian)
         try:
@@ -242,11 +242,10 @@ class Generator:
         return Linearised(self, z)
 
     def preconditioner(self) -> Preconditioner:
-        """``E[DG(z)^T DG(z)]`` over the latent distribution: how far latent directions move the signal.
+        """``E[DG(z)^T DG(z)]`` over the latent distribution: how much latent directions change the signal.
 
-        The one that came with the generator, at no cost; otherwise estimated by a few passes, once, and remembered. Estimated
-        anew when anything that the module holds has changed since. In a run whose limit does not allow for all of these
-        passes, a rougher estimate serves that run alone; within a run it stays the same.
+        The given one, if there is one; otherwise estimated by a few passes and cached until the module's contents change.
+        A run whose limit does not allow for these passes uses a rougher estimate of its own. Within a run it is constant.
         """
         if self.passes.preconditioner is not None:
             return self.passes.preconditioner
@@ -276,11 +275,11 @@ class Generator:
 
     @property
     def given_preconditioner(self) -> Tensor | None:
-        """The matrix that came with the generator, if one did."""
+        """The matrix given with the generator, if there was one."""
         return self._given
 
     def forget(self) -> None:
-        """Drop what was estimated (the preconditioner): for measurements in which every run pays for what it uses."""
+        """Drop the estimated preconditioner: for benchmarks in which every run makes its own passes."""
         self.passes.preconditioner = None
         self._known.preconditioner = None if self._given is None else Preconditioner(self._given)
         self._known.contents = self._given_for
@@ -325,23 +324,23 @@ class Generator:
 
 @contextmanager
 def _user_code(z: Tensor) -> Iterator[None]:
-    """User-supplied modules may raise anything: say that it was the module, on what, and in which line."""
+    """Errors of user-supplied modules say that the module failed, on which input and in which line."""
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError, OnlyGradients, OutOfTime):
         raise
     except Exception as problem:
         plain = type(problem) is RuntimeError
-        kind, where = ("", "") if plain else (f"{type(problem).__name__}: ", _line_of(problem))
+        name, where = ("", "") if plain else (f"{type(problem).__name__}: ", _line_of(problem))
         wants_more = isinstance(problem, TypeError) and "required positional argument" in str(problem)
         fix = "the module takes more than z: wrap it (docs/your-own.md, OfClass)" if wants_more else _CHECK
         raise ValueError(
-            f"the generator's module failed on latents of shape {tuple(z.shape)} ({kind}{problem}{where}): {fix}"
+            f"the generator's module failed on latents of shape {tuple(z.shape)} ({name}{problem}{where}): {fix}"
         ) from problem
 
 
 def _line_of(problem: Exception) -> str:
-    """The line of the user's code where it failed, if it was there: neither torch's nor ours."""
+    """The line of the user's code where it failed, if it failed there, not in torch or genprior."""
     ours = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
     lines = [frame for frame in traceback.extract_tb(problem.__traceback__) if not frame.filename.startswith(ours)]
     return f", {Path(lines[-1].filename).name} line {lines[-1].lineno}" if lines else ""

@@ -1,4 +1,4 @@
-"""G at a batch of latents, together with what is needed to pull one vector back through DG."""
+"""G at a batch of latents, with the pullback of one cotangent through DG."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Pullback = Callable[[Tensor], Tensor]
 
 
 class _Tape:
-    """The graph of one forward pass, to be used once by whoever comes first."""
+    """The graph of one forward pass, which can be used once."""
 
     def __init__(self, pullback: Pullback) -> None:
         self._pullback: Pullback | None = pullback
@@ -39,10 +39,10 @@ def _traced(generator: Generator, z: Tensor) -> tuple[Tensor, Pullback]:
 class Evaluation:
     """``x = G(z)`` and the map ``v -> DG(z)^T v``: one forward pass now, one backward pass at the first vjp.
 
-    The graph is freed by the first vjp. A second one gives the same bits at the price of another forward pass, so
-    that whoever holds an evaluation may treat it as a value. With ``graph=False`` no graph is kept, which makes the
-    forward pass cheaper, and the first vjp too runs another one. ``rows`` selects items without any pass: the graph of the
-    whole batch stays in use with zeros for the items that left.
+    The graph is freed by the first vjp. A second one gives the same bits after another forward pass, so that
+    an evaluation may be treated as a value. With ``graph=False`` no graph is kept, which makes the
+    forward pass cheaper, and the first vjp also runs another one. ``rows`` selects items without any pass: the graph of the
+    whole batch stays in use, with zero cotangents for the items left out.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class Evaluation:
     def tensors(self) -> dict[str, Tensor]:
         """What must be stored to rebuild this evaluation bit for bit."""
         chosen = self._chosen if self._chosen is not None else torch.arange(len(self._points), device=self.z.device)
-        owes = torch.tensor(self._tape is None, device=self.z.device)
-        return {"points": self._points, "chosen": chosen, "value": self.x, "owes_forward": owes}
+        needs_forward = torch.tensor(self._tape is None, device=self.z.device)
+        return {"points": self._points, "chosen": chosen, "value": self.x, "owes_forward": needs_forward}
 
     def restored(self, tensors: dict[str, Tensor]) -> Evaluation:
         """The evaluation that ``tensors`` describe (one forward pass)."""

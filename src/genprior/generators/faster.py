@@ -1,4 +1,4 @@
-"""A module made quick without changing what it computes: BatchNorm folded into its neighbour, channels last."""
+"""A faster module that computes the same: BatchNorm folded into the layer before, channels last."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def quick_copy(module: nn.Module, latents: Tensor) -> tuple[nn.Module, tuple[str
 def fold_batch_norms(module: nn.Module) -> tuple[nn.Module, int]:
     """A copy in which every BatchNorm that follows a linear or convolution layer directly is part of it, and their number.
 
-    The copy's graph is found by tracing; a module that cannot be traced (its Python depends on data) is returned as it is,
-    and a BatchNorm that does not fit its neighbour (it may work on another axis) stays.
+    The copy's graph is found by tracing; a module that cannot be traced, because its Python depends on data, is
+    returned unchanged, and a BatchNorm that acts on another axis than the layer before it stays.
     """
     if not any(isinstance(part, _BatchNorm) for part in module.modules()):
         return module, 0
@@ -75,7 +75,7 @@ def _channels_last(module: nn.Module) -> nn.Module | None:
 
 
 def _is_pair(traced: fx.GraphModule, node: fx.Node, calls: Counter[object]) -> bool:
-    """A BatchNorm whose input comes from a layer that takes it in, and goes nowhere else."""
+    """A BatchNorm that is the only consumer of a layer into which it can be folded."""
     if node.op != "call_module" or not isinstance(_part(traced, node), _BatchNorm) or not node.args:
         return False
     before = node.args[0]
@@ -88,7 +88,7 @@ def _is_pair(traced: fx.GraphModule, node: fx.Node, calls: Counter[object]) -> b
 
 
 def is_hooked(layer: nn.Module) -> bool:
-    """Hooks see layers; weight norm and its like are hooks or parametrizations."""
+    """Whether a layer has hooks or parametrizations (weight norm is one): it must then stay as it is."""
     hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks)
     return any(hooks) or hasattr(layer, "parametrizations")
 
@@ -96,7 +96,7 @@ def is_hooked(layer: nn.Module) -> bool:
 def _fused(layer: nn.Module, norm: nn.Module) -> nn.Module:
     assert isinstance(norm, _BatchNorm)
     if isinstance(layer, nn.Linear):
-        if norm.weight is None:  # torch's own function wants numbers
+        if norm.weight is None:  # torch's function needs tensors
             norm = copy.deepcopy(norm)
             norm.weight, norm.bias = (nn.Parameter(f(norm.running_mean)) for f in (torch.ones_like, torch.zeros_like))
         return fuse_linear_bn_eval(layer, norm)

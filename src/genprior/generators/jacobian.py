@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from genprior.generators.contract import Generator
 
 _LARGEST = 2**23
-"""Most signal numbers in one batch of tangents; larger ones gain nothing."""
+"""Most values in one batch of tangents; larger batches are not faster."""
 _ONE_AT_A_TIME = threading.RLock()
-"""torch keeps the levels of forward mode, and its choice of attention kernels, once for all threads of the process: one that
-ends clears the tangents of the others, which then read zeros."""
+"""The levels of forward mode, and the choice of attention kernels, are global to the process: a thread that leaves forward
+mode clears the tangents of the others, which then read zeros."""
 _NOT_THE_MODULE = ("memory", "CUDA", "cuBLAS", "MPS")
-"""In the text of errors that are the device's; on the CPU, a lack of memory is known by nothing else."""
+"""Words in error messages of the device; on the CPU, only the message shows a lack of memory."""
 
 
 class OnlyGradients(ValueError):
-    """A module that has neither forward mode nor a second derivative, such as one with an autograd function of one's own."""
+    """A module that has neither forward mode nor a second derivative, such as one with a custom autograd function."""
 
     def __init__(self, why: str) -> None:
         self.why = why
@@ -46,11 +46,11 @@ def jacobian(
     image: Callable[[Tensor], Tensor] | None = None,
     between: Callable[[], object] | None = None,
 ) -> Tensor:
-    """``DG(z)``, or ``image(DG(z))`` column by column, as ``(B, m, s)``; ``signal`` is how many numbers one signal has.
+    """``DG(z)``, or ``image(DG(z))`` column by column, as ``(B, m, s)``; ``signal`` is the size of one signal.
 
-    Tangents go through the network together as one large batch, the values through which they are carried only once.
-    Modules that forward mode or its batching cannot take are differentiated twice in reverse mode instead. ``between`` is
-    called before each batch, and may end the work by an exception.
+    All tangents are pushed through the network as one batch, with a single evaluation of the values.
+    Modules that forward mode or its batching does not support are differentiated twice in reverse mode instead. ``between`` is
+    called before each batch, and may raise an exception to end the work.
     """
     size, shape = math.prod(z.shape[1:]), z.shape
     group = max(1, min(size, _LARGEST // max(1, signal * len(z))))
@@ -65,7 +65,7 @@ def jacobian(
 
 
 class Linearised:
-    """``DG(z)`` and its transpose as maps. Each use costs, and counts, one pass forward or one of each kind."""
+    """``DG(z)`` and its transpose as maps. Each use costs, and counts, one pass."""
 
     def __init__(self, generator: Generator, z: Tensor) -> None:
         self._generator, self._z = generator, z.detach()
@@ -97,7 +97,7 @@ def pushed(module: nn.Module, z: Tensor, tangents: Tensor) -> Tensor:
             try:
                 with torch.no_grad():
                     stacked: Tensor = torch.func.vmap(one)(tangents)
-            except torch.OutOfMemoryError:  # the other way is for modules, not for small devices
+            except torch.OutOfMemoryError:  # another method needs no less memory
                 raise
             except (RuntimeError, NotImplementedError):
                 return _pushed_by_transposition(module, z, tangents)
@@ -122,7 +122,7 @@ def _pushed_by_transposition(module: nn.Module, z: Tensor, tangents: Tensor) -> 
 
 @lru_cache(maxsize=1)
 def prepare_gradients() -> None:
-    """Let torch load what it loads at its first gradient, about half a second: loading is not computing."""
+    """Let torch load its gradient code, about half a second, which is not part of a run."""
     with torch.inference_mode(False), torch.enable_grad():
         leaf = torch.ones(1, requires_grad=True)
         torch.autograd.grad(2 * leaf, leaf, torch.ones(1))
@@ -130,13 +130,13 @@ def prepare_gradients() -> None:
 
 @lru_cache(maxsize=1)
 def prepare_forward_mode() -> None:
-    """The same for forward mode, one or two seconds; torch also warns of its own old compiler, which no user can mend."""
+    """The same for forward mode, one or two seconds; torch then warns of its own deprecated compiler, which is suppressed."""
     with _ONE_AT_A_TIME, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         layer, point = torch.nn.Linear(1, 1, device="cpu", dtype=torch.float32), torch.ones(1, 1)
         with torch.no_grad():
             torch.func.vmap(lambda v: torch.func.jvp(layer, (point,), (v,))[1])(torch.ones(1, 1, 1))
-    gc.collect()  # all that was loaded is garbage collected once, which takes a while: now, rather than in a run
+    gc.collect()  # the first collection after loading is slow: now, not during a run
 
 
 def _same(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Latent distributions: how starting points are drawn. All draws happen on the CPU, so every device starts alike."""
+"""Latent distributions, from which starts are drawn: on the CPU, so that they are the same for every device."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from genprior import _batch, _validate
 
 _BISECTIONS = 60
+"""Bisections for a length: as many as float64 resolves."""
 _TOO_SMALL = 1e-200
 """Probabilities below this are near the end of float64: fractions of them would be zero."""
 
@@ -29,7 +30,7 @@ class LatentDistribution(ABC):
         """Typical standard deviation of one coordinate."""
 
     def spread_in(self, shape: tuple[int, ...]) -> float:
-        """The same for latents of this shape, where that matters: the unit of length in the latent space."""
+        """The same for latents of this shape, if it depends on it: the unit of length in the latent space."""
         return self.spread
 
     @property
@@ -38,10 +39,9 @@ class LatentDistribution(ABC):
         return 0.0
 
     def reach(self, z: Tensor) -> Tensor:
-        """How far out each latent lies, shape ``(B,)``: 1 is as far as draws ever go.
+        """Distance of each latent from the centre, relative to the farthest draws, shape ``(B,)``.
 
-        Here by the distance from the centre: that of a normal latent of dimension s is at most ``sqrt(s) + 5`` standard
-        deviations, but for one draw in 300,000.
+        A normal latent of dimension s lies within ``sqrt(s) + 5`` standard deviations, except one draw in 300,000.
         """
         return _batch.norm(z - self.centre) / (self.spread_in(tuple(z.shape[1:])) * _farthest(z))
 
@@ -67,10 +67,10 @@ class Normal(LatentDistribution):
 
 @dataclass(frozen=True)
 class TruncatedNormal(LatentDistribution):
-    """``N(0, scale^2 I)`` conditioned on the ball ``|z| <= radius``: the compact domain that the theory asks for.
+    """``N(0, scale^2 I)`` conditioned on the ball ``|z| <= radius``: the compact domain that the theory requires.
 
-    The direction is uniform; the length follows the chi distribution cut at ``radius``. The cost does not grow
-    when the ball is small.
+    The direction is uniform; the length follows the chi distribution cut at ``radius``. The cost does not
+    depend on the radius.
     """
 
     radius: float
@@ -94,7 +94,7 @@ class TruncatedNormal(LatentDistribution):
         return self.scale
 
     def reach(self, z: Tensor) -> Tensor:
-        """How far out each latent lies; the ball is the end."""
+        """Distance of each latent from the centre, relative to the radius, or to the farthest draws if they lie inside."""
         return _batch.norm(z) / min(self.radius, self.scale * _farthest(z))
 
     def spread_in(self, shape: tuple[int, ...]) -> float:
@@ -127,11 +127,11 @@ class Uniform(LatentDistribution):
 
     @property
     def centre(self) -> float:
-        """The middle."""
+        """The midpoint."""
         return (self.low + self.high) / 2
 
     def reach(self, z: Tensor) -> Tensor:
-        """How far out each latent lies: its farthest coordinate, from the middle to the bound."""
+        """Distance of each latent's farthest coordinate from the centre, relative to the bound."""
         return (_batch.flat(z) - self.centre).abs().amax(dim=1) / ((self.high - self.low) / 2)
 
 
@@ -162,7 +162,7 @@ def _truncated_chi(level: Tensor, size: int, cut: float, whole: float) -> Tensor
 
 
 def _lengths_in_rare_ball(count: int, size: int, cut: float, random: torch.Generator) -> Tensor:
-    """The same for a ball that a normal draw hardly ever meets, by rejection.
+    """The same for a ball of tiny probability, by rejection.
 
     With a = size/2 and T = cut^2/2, which is far below a, ``x = log(cut^2 / r^2)`` has the density
     ``exp(-a x - T e^{-x})`` on ``x >= 0`` up to a factor. It lies below ``exp(-(a - T) x - T)``: exponential draws are kept

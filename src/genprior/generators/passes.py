@@ -1,4 +1,4 @@
-"""The passes through G that a run makes: how many, and what limits them. A limit is a promise, whatever a method prepares."""
+"""The passes through G of a run: their counts and their limits, which hold for a method's preparations too."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from genprior.generators.preconditioner import Preconditioner
 _BACKWARD = 2.0
 """A backward pass takes about as long as so many forward passes."""
 _NEXT_TO_NOTHING = 1e-9
+"""Least rest of a limit, in seconds or passes, so that shares of it are finite."""
 
 
 class OutOfTime(Exception):
-    """The time of a run is over, in the middle of a step: the step is dropped, and the run ends where it stood before."""
+    """The time limit was reached within a step: the step is dropped, and the run ends at the iterate before it."""
 
 
 @dataclass(eq=False)
 class Passes:
-    """Forward and backward passes that were made, and the limits on them: infinite where no stop rule sets any.
+    """Forward and backward passes that were made, and the limits on them: infinite where no stop rule sets one.
 
-    A generator counts into the value that it holds. Each run has one of its own, so that runs of the same generator neither
-    count nor limit each other's passes.
+    Each run has its own, so that runs of the same generator neither count nor limit each other's passes.
     """
 
     forwards: int = 0
@@ -35,11 +35,11 @@ class Passes:
     most: float = math.inf
     """Forward and backward passes, added up."""
     started: bool = False
-    """Whether there is a start to fall back on: from then on no pass begins when the time is over."""
+    """Whether the starts are evaluated: from then on no pass begins after the time limit."""
     per_item: float = 0.0
-    """Seconds that a forward pass takes for one item, the least seen."""
+    """Least seconds per item of the forward passes so far."""
     preconditioner: Preconditioner | None = None
-    """Of the generator, from its first use in the run on: what the run's steps are scaled by does not change on the way."""
+    """The generator's at its first use in the run: it must not change during the run."""
 
     @property
     def total(self) -> int:
@@ -61,7 +61,7 @@ class Passes:
         return self.seconds if self.clock is None else self.seconds - self.clock.seconds
 
     def begin(self) -> float:
-        """Before a pass: :class:`OutOfTime` where none may begin any more, else the time."""
+        """Before a pass: :class:`OutOfTime` after the time limit, else the present time."""
         if self.started and self.seconds_left() <= 0:
             raise OutOfTime
         return time.perf_counter()
@@ -81,7 +81,7 @@ class Passes:
         self.forwards, self.backwards = forwards, backwards
 
     def share(self, forwards: float, backwards: float, items: int) -> float:
-        """The share of what is left that these passes of so many items would take; 0 where nothing limits them."""
+        """Share of the rest of the limits that these passes of so many items would take; 0 where there is no limit."""
         if not self.limited:
             return 0.0
         seconds = (forwards + _BACKWARD * backwards) * items * self.per_item

@@ -1,4 +1,4 @@
-"""How far, on average, each latent direction moves the signal: a cheap model of the generator's curvature, for all items."""
+"""The mean of ``DG^T DG`` over the latent distribution: a cheap model of the generator's curvature, for all items."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from genprior.generators.passes import Passes
 
 POINTS, PULLBACKS = 32, 8
+"""Latents of a full estimate, and random cotangents at each: 256 vectors in one forward and eight backward passes."""
 _LARGEST = 2**23
-"""Largest batch of signals in one pass, in numbers."""
+"""Most values of a batch of signals in one pass, to bound the memory."""
 _LEAST_MODE = 1e-12
-"""Eigenvalues are at least this share of the largest one."""
+"""Least eigenvalue, relative to the largest one."""
 _MOST_OF_BUDGET = 0.15
-"""The share of a run's limit that an estimate may take."""
+"""Share of a run's limit that an estimate may take."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,9 +34,9 @@ class Preconditioner:
 
     @cached_property
     def modes(self) -> tuple[Tensor, Tensor]:
-        """Eigenvalues (rising, all above zero) and eigenvectors.
+        """Eigenvalues (ascending, all above zero) and eigenvectors.
 
-        Where no direction moves the signal (all weights are zero), none counts more than another: all values are one.
+        Where the matrix is zero, as for zero weights, all eigenvalues are set to one.
         """
         values, vectors = torch.linalg.eigh(self.matrix.cpu().double())  # small, and not every device has float64
         largest = float(values[-1])
@@ -55,13 +56,13 @@ class Preconditioner:
 
 @dataclass
 class Remembered:
-    """What was found out about a module, for all copies of its generator."""
+    """Cached facts about a module, shared by all copies of its generator."""
 
     preconditioner: Preconditioner | None = None
     contents: str = ""
-    """Digest of the module's numbers from which it was computed."""
+    """Digest of the module's contents from which it was computed."""
     no_jacobian: str | None = None
-    """Why the module has no Jacobian, once that was found out."""
+    """Why the module has no Jacobian, once known."""
 
 
 def affordable(passes: Passes) -> tuple[int, int]:
@@ -84,10 +85,10 @@ def affordable(passes: Passes) -> tuple[int, int]:
 def mean_gram(generator: Generator, points: int = POINTS, pullbacks: int = PULLBACKS) -> Tensor:
     """Estimate ``E[DG(z)^T DG(z)]`` over the latent distribution by random vectors: ``E[(DG^T v)(DG^T v)^T]``, v normal.
 
-    It depends on the generator alone (always the same points and vectors), so that every item of every batch sees the
-    same one. One forward and ``pullbacks`` backward passes where the points fit into memory together.
-    The identity where the generator gives no finite numbers. An estimate from fewer than s vectors, for latent dimension s,
-    has directions that it never saw: it is averaged with a multiple of the identity.
+    It depends on the generator alone (points and vectors are always the same), hence not on the batch. One forward
+    and ``pullbacks`` backward passes where the points fit into memory together. The identity where the generator gives no
+    finite numbers. An estimate from fewer than s vectors, for latent dimension s, is singular: it is averaged with a multiple
+    of the identity.
     """
     random = torch.Generator().manual_seed(0)
     latents = generator.draw(points, random)
@@ -105,5 +106,5 @@ def mean_gram(generator: Generator, points: int = POINTS, pullbacks: int = PULLB
     identity = torch.eye(len(gram)).to(gram)
     if not bool(torch.isfinite(gram).all()):
         return identity
-    unseen = max(0.0, 1 - points * pullbacks / len(gram))
-    return gram if unseen == 0 else (1 - unseen) * gram + unseen * gram.diagonal().mean() * identity
+    missing = max(0.0, 1 - points * pullbacks / len(gram))
+    return gram if missing == 0 else (1 - missing) * gram + missing * gram.diagonal().mean() * identity

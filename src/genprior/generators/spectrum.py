@@ -11,14 +11,15 @@ from genprior import _batch
 from genprior.generators.contract import Generator
 
 MOST_BYTES = 2**30
-"""Largest matrix that :func:`singular_values` is meant for."""
+"""Largest matrix for which :func:`singular_values` is intended."""
 _SMALL = 2**22
-"""Up to so many numbers the matrix itself is decomposed, which takes several copies."""
+"""Most entries of a matrix that is decomposed directly, which takes several copies."""
 _TOGETHER = 2**23
+"""Most entries that are computed in one pass, to bound the memory."""
 
 
 def jacobian_bytes(generator: Generator) -> int:
-    """What one matrix ``DG(z)`` takes."""
+    """Memory of one matrix ``DG(z)``."""
     return math.prod(generator.latent_shape) * math.prod(generator.signal_shape) * generator.dtype.itemsize
 
 
@@ -26,7 +27,7 @@ def singular_values(generator: Generator, z: Tensor) -> Tensor:
     """Those of ``DG(z)`` for one latent ``(1, *latent_shape)``, falling, float64 on the CPU.
 
     A large matrix is kept once, and its Gram matrix is summed in float64 over parts of the signal: values below 1e-8 of the
-    largest are then rounding.
+    largest are then lost in rounding.
     """
     if math.prod(generator.latent_shape) * math.prod(generator.signal_shape) <= _SMALL:
         values: Tensor = torch.linalg.svdvals(generator.jacobian(z)[0].cpu().double())

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from genprior.assessment import Company, Concern
+from genprior.assessment import Concern, ResidualSummary
 from genprior.jobs.records import UNREADABLE
 from genprior.status import Status
 
@@ -41,9 +41,9 @@ class Outcome:
     """Why the first unreadable item could not be read."""
 
     @property
-    def company(self) -> Company:
+    def company(self) -> ResidualSummary:
         """The statistics that items are compared with."""
-        return Company.of(self.residuals)
+        return ResidualSummary.of(self.residuals)
 
     @property
     def not_begun(self) -> int:

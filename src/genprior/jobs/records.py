@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from genprior import _batch
-from genprior.assessment import Company, Facts, Words, assess
+from genprior.assessment import Facts, ResidualSummary, Words, assess
 from genprior.files import Loaded
 from genprior.jobs.resume import SIGNALS
 from genprior.operators import Operator
@@ -80,7 +80,7 @@ def record_of(name: str, solved: Solved, place: int) -> dict[str, Any]:
         "status": result.status[place].name,
         "residual": finite(float(solved.residual[place])),
         "objective": finite(float(result.objective[place])),
-        "gap": finite(float(result.gap[place])),
+        "gap": finite(float(result.primal_residual[place])),
         "stationarity": finite(float(result.stationarity[place])),
         "steps": int(result.steps[place]),
         "restart": int(result.restart[place]),
@@ -109,7 +109,7 @@ def facts_of(record: dict[str, Any]) -> Facts:
         status=Status[record["status"]],
         steps=record["steps"],
         objective=math.inf if objective is None else objective,
-        gap=record["gap"] or 0.0,
+        primal_residual=record["gap"] or 0.0,
         rollbacks=record["rollbacks"],
         restarts=record["restarts"],
         residual=record["residual"],
@@ -122,7 +122,7 @@ def facts_of(record: dict[str, Any]) -> Facts:
     )
 
 
-def assessed(record: dict[str, Any], company: Company, words: Words) -> dict[str, Any]:
+def assessed(record: dict[str, Any], company: ResidualSummary, words: Words) -> dict[str, Any]:
     """The record with its assessment, relative to all items of the job."""
     if record["status"] == UNREADABLE:
         return {**record, "advice": words.translate(record["advice"]), "attention": UNREADABLE.lower()}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from genprior._files import write_atomically
-from genprior.assessment import Company, Words
+from genprior.assessment import ResidualSummary, Words
 from genprior.jobs.ledger import Ledger
 from genprior.jobs.outcome import Outcome
 from genprior.jobs.records import assessed
@@ -43,7 +43,7 @@ def _write(path: Path, job: Recovery, ledger: Ledger, outcome: Outcome, words: W
         file.write("\n  ]\n}\n")
 
 
-def _assessed_items(ledger: Ledger, company: Company, words: Words) -> Iterator[dict[str, Any]]:
+def _assessed_items(ledger: Ledger, company: ResidualSummary, words: Words) -> Iterator[dict[str, Any]]:
     return (assessed(item, company, words) for record in ledger.batches() for item in record["items"])
 
 

@@ -1,1 +1,1 @@
-"""THE loop: begin or resume, look, step, retire, record; restarts, best iterates, history, checkpoints, progress."""
+"""The loop: begin or resume, check, step, retire, record; restarts, best iterates, history, checkpoints, progress."""

@@ -1,4 +1,4 @@
-"""THE loop, over the items that are in memory together: begin or resume, look, step, retire, record."""
+"""The loop over the items in memory: begin or resume, check, step, retire, record."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HISTORY = "history."
 
 @dataclass
 class Batch(Generic[S]):
-    """The items that are in memory together, with all their restarts as rows, and how far they are."""
+    """The items in memory, with all their restarts as rows, and the state of their run."""
 
     problem: Problem
     """Of the rows that are running."""
@@ -51,7 +51,7 @@ class Batch(Generic[S]):
     def begin(
         cls, problem: Problem, solver: Solver[S], starts: Tensor, options: Options, observers: Observers, *, first: int
     ) -> Batch[S]:
-        """At the starts (one forward pass). The passes of ``problem`` are those of this batch from now on."""
+        """At the starts (one forward pass). The passes of ``problem`` must be this batch's own."""
         passes, clock = _limited(problem, options, 0.0)
         with _deadline.limiting(passes.seconds_left):
             rows = Rows.open(problem, solver, starts)
@@ -73,7 +73,7 @@ class Batch(Generic[S]):
         *,
         first: int,
     ) -> Batch[S]:
-        """Where it was stored. The rows that were running are opened at their starts first, for the structure of a state."""
+        """Where it was stored. The running rows are first opened at their starts, to give the structure of the state."""
         tensors, meta = stored
         index = tensors["rows.0"].to(starts.device)
         problem = problem.rows(index)
@@ -89,7 +89,7 @@ class Batch(Generic[S]):
         )
 
     def stored(self) -> Stored:
-        """All that is needed to go on from here."""
+        """All that is needed to continue from here."""
         tensors = _tree.pack(self.rows, "rows") | _tree.pack(self.outcome, "outcome")
         tensors |= {f"{_HISTORY}{name}": tensor for name, tensor in self.observers.history.tensors().items()}
         step, seconds, forwards, backwards = self._counts()
@@ -102,7 +102,7 @@ class Batch(Generic[S]):
         counts = self.passes.counts()
         try:
             while len(self.rows):
-                if self._look():
+                if self._inspect():
                     return self._stored_interrupt()
                 counts = self.passes.counts()
                 if len(self.rows):
@@ -118,8 +118,8 @@ class Batch(Generic[S]):
             self._end_all(Status.OUT_OF_TIME)
         return False
 
-    def _look(self) -> bool:
-        """After a step: show it, then judge, mend, record. True if a callback asks to stop."""
+    def _inspect(self) -> bool:
+        """After a step: call the callbacks, then judge, roll back, record. True if a callback asks to stop."""
         with self.clock.stopped(settle=self.observers.wait_for_results(self.step)):
             view = self._view()
             if self.observers.ask_to_stop(view):
@@ -130,7 +130,7 @@ class Batch(Generic[S]):
         if verdict is not None and (due or bool(verdict.any())):
             due = due or bool(verdict.all())
             with _deadline.limiting(self.passes.seconds_left):
-                self._judge(verdict, everyone=due)
+                self._judge(verdict, all_rows=due)
         with self.clock.stopped():
             if len(self.rows):
                 self.observers.record(self._counts(), self.rows, measured=due)
@@ -138,20 +138,20 @@ class Batch(Generic[S]):
                 self.observers.store(self, self.step)
         return False
 
-    def _judge(self, verdict: Tensor, *, everyone: bool) -> None:
-        """Give rows their status, roll back what broke, retire what is done.
+    def _judge(self, verdict: Tensor, *, all_rows: bool) -> None:
+        """Give rows their status, roll back diverging ones, retire finished ones.
 
-        Between two checks only the rows that a stop rule ends are looked at; the others stay as they were, as if alone.
+        Between two checks only the rows that a stop rule ends are measured; the others stay as they are, as in a batch of one.
         """
         others, options, step = self.rows, self.options, self.step
         self.rows = self.rows.measured(self.problem, self.solver, step, options.progress)
         ends = verdict != 0
-        looked = ends | everyone
+        checked = ends | all_rows
         broken = self.rows.broken(self.solver, options.divergence)
-        hopeless = looked & (self.rows.unfit | (broken & (self.rows.rollbacks >= options.divergence.most_rollbacks)))
-        stalled = looked & ~broken & self.rows.stalled(step, options.patience)
-        within = looked & ~broken & self.rows.within(options.tolerance) & (ends | (step >= self.rows.proof_due))
-        culled = self._culled() if everyone else torch.zeros_like(ends)
+        hopeless = checked & (self.rows.unfit | (broken & (self.rows.rollbacks >= options.divergence.most_rollbacks)))
+        stalled = checked & ~broken & self.rows.stalled(step, options.patience)
+        within = checked & ~broken & self.rows.within(options.tolerance) & (ends | (step >= self.rows.proof_due))
+        culled = self._culled() if all_rows else torch.zeros_like(ends)
         over = (verdict == int(Status.OUT_OF_TIME)) | (verdict == int(Status.OUT_OF_PASSES))
         converged = self._converged((stalled | within) & ~over)
         settled = stalled & self.rows.settled(options.progress)
@@ -160,13 +160,13 @@ class Batch(Generic[S]):
         codes[converged] = int(Status.CONVERGED)
         codes[hopeless] = int(Status.DIVERGED)
         codes[culled & (codes == 0)] = int(Status.CULLED)
-        mend = broken & everyone & (codes == 0)
-        if bool(mend.any()):
-            self.rows = self.rows.rolled_back(self.problem, self.solver, mend, step, options.divergence)
-        self._retire(codes, self.rows if everyone else others)
+        restarted = broken & all_rows & (codes == 0)
+        if bool(restarted.any()):
+            self.rows = self.rows.rolled_back(self.problem, self.solver, restarted, step, options.divergence)
+        self._retire(codes, self.rows if all_rows else others)
 
     def _converged(self, asked: Tensor) -> Tensor:
-        """The rows among those asked about at whose best iterate the conditions hold."""
+        """The rows in ``asked`` at whose best iterate the optimality conditions hold."""
         count = int(asked.sum())
         if count == 0 or self.passes.share(PASSES / 2, PASSES / 2, count) > 1:
             return torch.zeros_like(asked)
@@ -177,7 +177,7 @@ class Batch(Generic[S]):
         return survivors(self.step, self.options.restarts, self.options.cull_after)
 
     def _culled(self) -> Tensor:
-        """Rows given up in favour of better restarts of the same item."""
+        """Rows to be culled, because other restarts of the same item are better."""
         most = self._survivors()
         if most is None:
             return torch.zeros_like(self.rows.index, dtype=torch.bool)
@@ -191,9 +191,9 @@ class Batch(Generic[S]):
             return
         with self.clock.stopped():
             self.observers.record_ends(self._counts(), self.rows, leaving)
-        parting = _tree.take(self.rows, leaving)
-        ended = Outcome.of(parting, codes[leaving], self.step)
-        self.outcome = _tree.put(self.outcome, parting.index, ended)
+        retired = _tree.take(self.rows, leaving)
+        ended = Outcome.of(retired, codes[leaving], self.step)
+        self.outcome = _tree.put(self.outcome, retired.index, ended)
         staying = (codes == 0).nonzero()[:, 0]
         rows, problem = _tree.take(others, staying), self.problem.rows(staying) if len(staying) else self.problem
         self.rows, self.problem = rows, problem
@@ -201,7 +201,7 @@ class Batch(Generic[S]):
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def end(self) -> bool:
-        """Every row ends as it stands. True: the run was interrupted."""
+        """End every row at its best iterate. True: the run was interrupted."""
         self._end_all(Status.INTERRUPTED)
         return True
 
@@ -211,7 +211,7 @@ class Batch(Generic[S]):
             self._retire(torch.full_like(self.rows.index, int(status)), self.rows)
 
     def _stored_interrupt(self) -> bool:
-        """Store the run, if it can be stored, then let every row end as it stands."""
+        """Store the run, if it has a checkpoint, then end every row at its best iterate."""
         with self.clock.stopped():
             self.observers.store(self)
         return self.end()
@@ -229,7 +229,7 @@ class Batch(Generic[S]):
             seconds=seconds,
         )
 
-    # -- what others see -------------------------------------------------------------------------------------------
+    # -- views --------------------------------------------------------------------------------------------
 
     def _view(self) -> View:
         return View(
@@ -259,7 +259,7 @@ def _limited(problem: Problem, options: Options, seconds: float) -> tuple[Passes
 
 
 def _checked(verdict: Verdict, view: View) -> Verdict:
-    """What a stop rule of the user's own gave, if it is a verdict."""
+    """The verdict of a stop rule, which may be the user's own, if it is a valid one."""
     if verdict is None or (isinstance(verdict, Tensor) and verdict.shape == view.rows.shape):
         return verdict
     raise TypeError(

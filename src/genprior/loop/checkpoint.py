@@ -1,4 +1,4 @@
-"""Checkpoints: the whole state of a run in one safetensors file, written atomically, refused for another problem."""
+"""Checkpoints: the whole state of a run in one safetensors file, written atomically, refused for another run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Checkpoint:
     Parameters
     ----------
     path
-        a file; if it exists and belongs to the same run, the run goes on from there.
+        a file; if it exists and belongs to the same run, the run continues from there.
     seconds
         time between two writings.
     steps
@@ -60,7 +60,7 @@ class Checkpoint:
         self._last = time.monotonic()
 
     def try_out(self) -> None:
-        """Refuse a place that cannot be written now, rather than find out after the first minute."""
+        """Refuse a path that cannot be written before the run starts."""
         trial = temporary_name(Path(self.path))
         try:
             trial.touch()

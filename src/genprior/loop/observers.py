@@ -1,4 +1,4 @@
-"""Whoever sees a run besides the solver: callbacks, history, progress bar, checkpoint. The clock is stopped while they do."""
+"""Observers of a run: callbacks, history, progress bar, checkpoint. The clock is stopped for them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Callback = Callable[[View], object]
 
 @dataclass(frozen=True)
 class Observers:
-    """Those of one batch. What they share with the other batches of the run: the bar, the checkpoint, what is done."""
+    """The observers of one batch. Bar, checkpoint and finished batches are shared by the whole run."""
 
     callbacks: tuple[Callback, ...]
     history: Recorder
@@ -33,31 +33,31 @@ class Observers:
     done: list[Finished]
 
     def wait_for_results(self, step: int) -> bool:
-        """Whether anyone reads results after this step, and so waits for the device: that work is the solver's."""
+        """Whether results are read after this step, so that the clock must include the device's pending work."""
         return bool(self.callbacks) or self.bar.due() or self.keeper.due(step)
 
     def ask_to_stop(self, view: View) -> bool:
-        """Show the callbacks every row that is running, also those that this step ends. True where one asks to stop."""
+        """Call the callbacks with all running rows, also those that this step ends. True where one asks to stop."""
         return any([_says_stop(callback(view)) for callback in self.callbacks])
 
     def record(self, counts: Counts, rows: Rows[S], *, measured: bool) -> None:
-        """Note the rows that go on; residuals only where they were measured."""
+        """Record the running rows; residuals only where they were measured."""
         if self.history.wants(counts[0]):
-            residuals = (rows.gap, rows.stationarity) if measured else (None, None)
+            residuals = (rows.primal_residual, rows.stationarity) if measured else (None, None)
             self.history.record(counts, rows.index, (rows.state.objective, *residuals, rows.state.rho))
 
     def record_ends(self, counts: Counts, rows: Rows[S], leaving: Tensor) -> None:
-        """Note the last values of the rows that leave."""
-        values = (rows.state.objective, rows.gap, rows.stationarity, rows.state.rho)
+        """Record the last values of the rows that are retired."""
+        values = (rows.state.objective, rows.primal_residual, rows.stationarity, rows.state.rho)
         self.history.end(counts, rows.index[leaving], tuple(value[leaving] for value in values))
 
     def show(self, view: Callable[[], View], stop: StopRule, items: int) -> None:
-        """Draw the progress bar, if it is time to."""
+        """Draw the progress bar, if it is due."""
         if self.bar.due():
             self.bar.update(view(), stop, items)
 
     def store(self, batch: Storable, step: int | None = None) -> None:
-        """Write the checkpoint, if it is time to; at once without a step."""
+        """Write the checkpoint, if it is due; at once without a step."""
         if step is None or self.keeper.due(step):
             self.keeper.write(self.done, batch)
 

@@ -1,4 +1,4 @@
-"""How far a run is, and the bar that shows it."""
+"""The progress of a run, and its bar."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from genprior._progress import Bar
 from genprior.stopping import FirstOf, MaxSteps, Seconds, StopRule, View
 
 _INTERVAL = 0.1
-"""Seconds between two looks at a run."""
+"""Least seconds between two updates: faster ones cannot be read."""
 
 
 class ProgressBar(Bar):
-    """Shows how far a run is, at most ten times a second."""
+    """The progress of a run, drawn at most ten times a second."""
 
     def __init__(self, visible: bool | None, items: int) -> None:
         super().__init__("solving", visible=visible)
         self._items = items
         self._finished = 0
-        self._looked = 0.0
+        self._drawn_at = 0.0
 
-    def chunk_done(self, items: int) -> None:
-        """Note that a chunk of items is finished."""
+    def batch_done(self, items: int) -> None:
+        """Count the items of a finished batch."""
         self._finished += items
 
     def due(self) -> bool:
         """Whether it is time to draw again."""
-        return self.drawn and time.monotonic() - self._looked >= _INTERVAL
+        return self.drawn and time.monotonic() - self._drawn_at >= _INTERVAL
 
-    def update(self, view: View, stop: StopRule, chunk: int) -> None:
-        """Draw the state of the running chunk."""
-        self._looked = time.monotonic()
-        done = (self._finished + chunk * share_done(stop, view, chunk)) / self._items
+    def update(self, view: View, stop: StopRule, items: int) -> None:
+        """Draw the state of the running batch of so many items."""
+        self._drawn_at = time.monotonic()
+        done = (self._finished + items * share_done(stop, view, items)) / self._items
         median = view.best_objective.median().item()
         self.show(done, 1.0, f"step {view.step}, {len(view.rows)} running, median objective {median:.3g}")
 

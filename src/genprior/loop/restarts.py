@@ -10,7 +10,7 @@ from genprior.solvers.base import S
 from genprior.status import Status
 
 _SAME = 128.0
-"""Scores that differ by less than so many units of rounding are equal."""
+"""Scores that differ by less than so many units of rounding count as equal."""
 
 
 def survivors(step: int, restarts: int, cull_after: int) -> int | None:
@@ -40,7 +40,7 @@ def losers(outcome: Outcome, rows: Rows[S], restarts: int, survivors: int) -> Te
 def winners(outcome: Outcome, restarts: int) -> Tensor:
     """The row of the best restart of each item: feasible ones first, then by score.
 
-    Among scores that are equal up to rounding, a restart that was given up comes last: its twin went on, and has a verdict.
+    Among scores that are equal up to rounding, a culled restart comes last: an equal one was continued, and has a verdict.
     """
     order = _order(outcome.score, outcome.objective, restarts)
     score = outcome.score.reshape(-1, restarts).gather(1, order)

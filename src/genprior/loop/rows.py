@@ -16,7 +16,7 @@ from genprior.solvers.optimality import optimality
 from genprior.status import Status
 
 _SAME = 64.0
-"""Scores that differ by less than so many units of rounding are equal."""
+"""Scores that differ by less than so many units of rounding count as equal."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Best:
         return cls(state.score, state.objective, state.z, state.x, state.w)
 
     def updated(self, state: State, *, forbids: bool) -> Best:
-        """With the items of ``state`` that are better; ``forbids``: a term may forbid points, and scores are no objectives."""
-        better = self._behind(state, forbids=forbids)
+        """With the items of ``state`` that are better; ``forbids``: R may be infinite, and scores differ from objectives."""
+        better = self._improved_by(state, forbids=forbids)
         if better.is_cpu:  # reading the mask costs nothing here, and mostly spares the copies
             if better.all():
                 return Best.of(state)
@@ -51,8 +51,8 @@ class Best:
             w=_where(better, state.w, self.w),
         )
 
-    def _behind(self, state: State, *, forbids: bool) -> Tensor:
-        """Where the new iterate is better: by score, but never an infeasible one before a feasible one, whatever its score."""
+    def _improved_by(self, state: State, *, forbids: bool) -> Tensor:
+        """Where the new iterate is better: feasible ones come before infeasible ones, then the lower score."""
         lower = state.score < self.score
         if not forbids:
             return lower & (state.score > -torch.inf)
@@ -60,21 +60,22 @@ class Best:
         return torch.where(feasible == _finite(self.objective), lower, feasible)
 
     def replaced(self, where: Tensor, state: State) -> Best:
-        """With the items of ``state`` where wanted."""
+        """With the items of ``state`` for the items in ``where``."""
         new = Best.of(state)
         return Best(*(_where(where, getattr(new, f.name), getattr(self, f.name)) for f in fields(self)))
 
 
 @dataclass(frozen=True)
 class Marks:
-    """When an item last made progress, and how well it stood then."""
+    """The step at which an item last made progress, and its score and residual then."""
 
     score: Tensor
     residual: Tensor
     step: Tensor
     level: Tensor
+    """The best score when it last fell clearly."""
     fell: Tensor
-    """When the best score last fell clearly, and to where."""
+    """The step at which it did."""
 
     def updated(self, best: Tensor, residual: Tensor, step: int, rule: Progress) -> Marks:
         """Progress is a best score, or a residual, that is lower by the shares that the rule asks for."""
@@ -101,18 +102,18 @@ class Rows(Generic[S]):
     state: S
     best: Best
     marks: Marks
-    gap: Tensor
+    primal_residual: Tensor
     """``|w - G(z)| / |w|`` when last measured."""
     stationarity: Tensor
     """Largest relative residual of the optimality conditions when last measured."""
     size: Tensor
-    """Natural magnitude of the objective: at the start and at the zero signal."""
+    """Scale of the objective: the larger of its scores at the start and at the zero signal."""
     extent: Tensor
     """``|G(z)|`` at the start."""
     unfit: Tensor
     """Whether the loss of the data cannot be represented in the dtype: it overflows, or underflows."""
     proof_due: Tensor
-    """The step before which convergence is not looked at again, for a proof that failed."""
+    """The step before which convergence is not checked again, after a proof that failed."""
     rollbacks: Tensor
 
     @classmethod
@@ -129,7 +130,7 @@ class Rows(Generic[S]):
             state=state,
             best=replace(Best.of(state), score=torch.where(state.score.isfinite(), state.score, torch.inf)),
             marks=Marks(state.score, torch.full_like(zero, torch.inf), begun, state.score, begun),
-            gap=zero,
+            primal_residual=zero,
             stationarity=torch.full_like(zero, torch.inf),
             size=size,
             extent=_batch.norm(state.x),
@@ -150,7 +151,7 @@ class Rows(Generic[S]):
             state,
             best,
             self.marks,
-            self.gap,
+            self.primal_residual,
             self.stationarity,
             self.size,
             self.extent,
@@ -160,16 +161,16 @@ class Rows(Generic[S]):
         )
 
     def measured(self, problem: Problem, solver: Solver[S], step: int, rule: Progress) -> Rows[S]:
-        """With residuals measured and progress noted."""
-        gap, stationarity = solver.residuals(problem, self.state)
-        marks = self.marks.updated(self.best.score, torch.maximum(gap, stationarity), step, rule)
-        return replace(self, gap=gap, stationarity=stationarity, marks=marks)
+        """With new residuals and progress marks."""
+        primal_residual, stationarity = solver.residuals(problem, self.state)
+        marks = self.marks.updated(self.best.score, torch.maximum(primal_residual, stationarity), step, rule)
+        return replace(self, primal_residual=primal_residual, stationarity=stationarity, marks=marks)
 
     def broken(self, solver: Solver[S], rule: Divergence) -> Tensor:
-        """Rows whose iterate is not finite or has exploded. One that was never feasible has not."""
+        """Rows whose iterate is not finite or has exploded. Rows that were never feasible do not count."""
         score = solver.standing(self.state)
         outside = (score == torch.inf) & (self.best.score == torch.inf) & _finite(_batch.norm(self.state.x))
-        finite = (outside | _finite(score)) & _finite(self.gap) & ~self.stationarity.isnan()
+        finite = (outside | _finite(score)) & _finite(self.primal_residual) & ~self.stationarity.isnan()
         return ~finite | (score > self.best.score + rule.explosion * self.size)
 
     def rolled_back(self, problem: Problem, solver: Solver[S], broken: Tensor, step: int, rule: Divergence) -> Rows[S]:
@@ -185,16 +186,16 @@ class Rows(Generic[S]):
         )
 
     def within(self, tolerance: float) -> Tensor:
-        """Gap and stationarity, as last measured, both within the tolerance."""
-        return (self.gap <= tolerance) & (self.stationarity <= tolerance)
+        """Primal residual and stationarity, as last measured, both within the tolerance."""
+        return (self.primal_residual <= tolerance) & (self.stationarity <= tolerance)
 
     def proved(
         self, problem: Problem, solver: Solver[S], asked: Tensor, options: Options, step: int
     ) -> tuple[Rows[S], Tensor]:
         """The optimality conditions at what would be returned, for the rows in ``asked``; and where they hold.
 
-        Where the last iterate is as good as the best one up to rounding, it is the one to return: scores tell points apart
-        only to the square root of what gradients do.
+        Where the last iterate is as good as the best one up to rounding, it is returned: scores resolve points only to
+        the square root of what gradients do.
         """
         index = asked.nonzero()[:, 0]
         part, problem = _tree.take(self, index), problem.rows(index)
@@ -206,21 +207,23 @@ class Rows(Generic[S]):
         if multiplier is None and problem.needs_splitting:
             tolerance = min(tolerance, options.proof.subgradient_tolerance)
         found = optimality(problem, best.z, part.extent, multiplier)
-        gap = torch.maximum(found.gap, part.gap)
-        holds = (gap <= tolerance) & (found.stationarity <= tolerance) & _finite(best.objective) & ~part.unfit
+        primal_residual = torch.maximum(found.primal_residual, part.primal_residual)
+        holds = (
+            (primal_residual <= tolerance) & (found.stationarity <= tolerance) & _finite(best.objective) & ~part.unfit
+        )
         wait = torch.where(holds, part.proof_due, step + 1 + int(options.proof.again * step))
         judged = replace(
             self,  # but for the state, whose graph serves the next step
             best=_tree.put(self.best, index, best),
-            gap=self.gap.index_copy(0, index, gap),
+            primal_residual=self.primal_residual.index_copy(0, index, primal_residual),
             stationarity=self.stationarity.index_copy(0, index, found.stationarity),
             proof_due=self.proof_due.index_copy(0, index, wait),
         )
         return judged, torch.zeros_like(asked).index_copy(0, index, holds)
 
     def settled(self, rule: Progress) -> Tensor:
-        """Near enough to a minimum for an item that no longer improves."""
-        near = (self.gap <= rule.closed) & (self.stationarity <= rule.near)
+        """Near enough to a minimum to count as SETTLED, for an item that no longer improves."""
+        near = (self.primal_residual <= rule.closed) & (self.stationarity <= rule.near)
         return near & _finite(self.best.objective) & ~self.unfit
 
     def stalled(self, step: int, patience: int) -> Tensor:
@@ -237,7 +240,7 @@ class Outcome:
     w: Tensor
     score: Tensor
     objective: Tensor
-    gap: Tensor
+    primal_residual: Tensor
     stationarity: Tensor
     status: Tensor
     steps: Tensor
@@ -248,7 +251,7 @@ class Outcome:
 
     @classmethod
     def of(cls, rows: Rows[S], status: Tensor, step: int) -> Outcome:
-        """The rows as they stand."""
+        """The rows at their best iterates."""
         best = rows.best
         steps = torch.full_like(rows.index, step)
         return cls(
@@ -257,7 +260,7 @@ class Outcome:
             best.w,
             best.score,
             best.objective,
-            rows.gap,
+            rows.primal_residual,
             rows.stationarity,
             status,
             steps,

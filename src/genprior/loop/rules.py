@@ -10,7 +10,7 @@ from genprior.stopping import StopRule
 
 @dataclass(frozen=True)
 class Progress:
-    """When an item has made progress, and when one that makes none any more has settled.
+    """When an item has made progress, and when one without progress has settled.
 
     Parameters
     ----------
@@ -19,7 +19,7 @@ class Progress:
     residual
         share by which the larger one of primal residual and stationarity must fall.
     clearly
-        share by which the best objective must fall for an item to count as still improving when it ends.
+        share by which the best objective must fall for an item to count as still improving.
     closed, near
         primal residual and stationarity at which an item without progress is at a minimum: SETTLED, not STALLED.
     """
@@ -33,16 +33,16 @@ class Progress:
 
 @dataclass(frozen=True)
 class Divergence:
-    """When an item has diverged, and what then becomes of it.
+    """When an item counts as diverged, and its roll-backs.
 
     Parameters
     ----------
     explosion
-        score above the best one, in natural sizes of the objective: no method climbs so far on its way down.
+        largest score above the best one, in scales of the objective: no converging run exceeds it.
     shrink
-        factor on all steps of an item that starts again from its best iterate.
+        factor on all steps of an item at each roll-back to its best iterate.
     most_rollbacks
-        such starts, after which the item ends as DIVERGED: by then its steps are ``shrink ** most_rollbacks``, 2e-4.
+        roll-backs after which the item ends as DIVERGED: by then its steps are shorter by ``shrink ** most_rollbacks``, 2e-4.
     """
 
     explosion: float = 1e4
@@ -59,8 +59,8 @@ class Proof:
     again
         after a proof that failed, the next one waits for this share of the steps made: proofs cost passes.
     subgradient_tolerance
-        most tolerance for methods that follow subgradients: where one entry decides, as for l_inf, saturation makes them
-        short far from a minimum.
+        most tolerance for subgradient methods: where a single entry decides, as for l_inf, subgradients may be small far
+        from a minimum.
     """
 
     again: float = 0.25

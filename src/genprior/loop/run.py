@@ -1,4 +1,4 @@
-"""A run: batches one after the other, and the result put together."""
+"""A run: its batches in turn, and the result assembled from them."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from genprior.solvers.optimality import active_bounds, penalty_share
 from genprior.status import Status
 
 _RECENT = 10
-"""An item was still improving if its objective fell clearly in the last tenth of its steps."""
+"""An item was still improving if its objective fell clearly in the last 1/10 of its steps."""
 _RECORDS = 1_000_000
-"""Records of a history in all."""
+"""Most records of a history in all: 32 MB of values."""
 _RECORDS_PER_ITEM = 2_000
+"""Most records of one item: more than a plot can show."""
 
 
 @dataclass(frozen=True)
 class Run(Generic[S]):
-    """What :func:`genprior.solve` was asked for, checked."""
+    """The checked arguments of :func:`genprior.solve`."""
 
     problem: Problem
     solver: Solver[S]
@@ -51,10 +52,10 @@ class Run(Generic[S]):
         return len(self.starts) // self.options.restarts
 
     def result(self) -> Result:
-        """Run what is not done yet, and put everything together."""
+        """Run the batches that are not finished yet, and assemble the result."""
         done = self.keeper.finished(self.starts)
         ahead = range(len(done) * self.batch_size, self.items, self.batch_size)
-        self.bar.chunk_done(min(self.items, ahead.start))
+        self.bar.batch_done(min(self.items, ahead.start))
         preconditioner: Preconditioner | None = None
         interrupted = False
         for left, first in zip(range(len(ahead), 0, -1), ahead, strict=True):
@@ -67,13 +68,13 @@ class Run(Generic[S]):
             interrupted = batch.end() if interrupted else batch.run()
             done.append(batch.finished())
             preconditioner = batch.passes.preconditioner
-            self.bar.chunk_done(batch.items)
+            self.bar.batch_done(batch.items)
             if not interrupted:
                 interrupted = self._stored(done)
         return self._assembled(done)
 
     def _stored(self, done: list[Finished]) -> bool:
-        """Store what is done. True if the run was interrupted meanwhile."""
+        """Store the finished batches. True if the run was interrupted meanwhile."""
         try:
             self.keeper.write(done, None)
         except KeyboardInterrupt:
@@ -107,7 +108,7 @@ class Run(Generic[S]):
             z=whole.z,
             w=whole.w,
             objective=whole.objective,
-            gap=whole.gap,
+            primal_residual=whole.primal_residual,
             stationarity=whole.stationarity,
             status=tuple(Status(code) for code in whole.status.tolist()),
             steps=whole.steps,

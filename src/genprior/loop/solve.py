@@ -1,4 +1,4 @@
-"""What a user calls: the arguments are checked, the starts drawn, the run begun."""
+"""The function ``solve``: checks the arguments, draws the starts, begins the run."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def solve(
     problem
         what to solve.
     solver
-        how; :class:`Auto` by default, which chooses by itself.
+        the method; by default :class:`Auto`, which chooses one from the problem.
     stop
         when to stop at the latest, for example ``MaxSteps(500) | Seconds(10)``; by default ``MaxSteps(1000)``. An item
         also stops when it has converged or stalled.
@@ -61,10 +61,10 @@ def solve(
         starts ``(B, *latent_shape)``, used by the first restart; drawn from the generator's latent distribution otherwise.
         Or the starts of all restarts, ``(B, restarts, *latent_shape)``.
     restarts
-        number of starts per item; where ``z0`` has an axis for them, its length. They run side by side, and the
-        worse ones are given up on the way.
+        number of starts per item; where ``z0`` has an axis for them, its length. They run in parallel, and the
+        worse ones are culled on the way.
     cull_after
-        steps after which the worse half of the restarts is given up; after twice as many half of the rest, and so on
+        steps after which the worse half of the restarts is culled; after twice as many half of the rest, and so on
         until one is left.
     seed
         seed of the starts; the same seed gives the same starts on every device and for every ``batch_size``. They are
@@ -72,22 +72,22 @@ def solve(
     batch_size
         most items in memory at once; all by default.
     tolerance
-        relative gap and stationarity at which an item counts as converged; by default what its dtype can reach: 3.5e-4 in
-        float32, 1e-6 in float64. The conditions are checked afresh at the answer itself, by two passes forward and two back.
+        relative primal residual and stationarity at which an item counts as converged; by default 3.5e-4 in float32 and 1e-6
+        in float64, which these can reach. The conditions are checked at the answer itself, by two forward and two backward
+        passes.
     patience
         steps without progress (0.1% of the objective, 5% of the residuals) after which the search for an item ends:
-        SETTLED, or STALLED where it is not at a minimum. By default 100 for methods that learn curvature, 200 for others.
+        SETTLED, or STALLED where it is not at a minimum. By default 100 for curvature methods, 200 for others.
     check_every
-        steps between two looks at convergence and divergence; gap and stationarity are measured then, and are NaN in
-        the history in between.
+        steps between two checks of convergence and divergence; primal residual and stationarity are measured then, and are
+        NaN in the history in between.
     callbacks
         functions of a :class:`genprior.View`, called at the start and after every step, the last one too, with the clock
-        stopped. One that returns
-        True ends the run with status INTERRUPTED.
+        stopped. One that returns True ends the run with status INTERRUPTED.
     checkpoint
         a file in which the run is stored about once a minute, or a :class:`Checkpoint`; the same call with an
-        existing file goes on where it stopped, to bit-equal results. A run that is finished is returned as it is; to go on
-        from it with another stop rule, pass its ``result.z`` as ``z0`` and another path.
+        existing file continues where it stopped, with bit-equal results. A finished run is returned as it is; to continue
+        it with another stop rule, pass its ``result.z`` as ``z0`` and another path.
     progress
         whether to show a progress bar on standard error; by default only on a terminal.
 
@@ -144,7 +144,7 @@ def _check_types(problem: object, choice: object, stop: object, callbacks: objec
 
 
 class Hopeless(ValueError):
-    """No item could be solved, because of the data or the generator; ``result`` holds what there is."""
+    """No item could be solved, because of the data or the generator; ``result`` holds what was computed."""
 
     def __init__(self, message: str, result: Result) -> None:
         self.result = result
@@ -166,14 +166,14 @@ def refuse_hopeless(result: Result) -> None:
     if bool(result.unfit.all()):
         dtype = str(result.objective.dtype).removeprefix("torch.")
         raise Unrepresentable(
-            f"the loss of these data cannot be represented in {dtype}: its squares overflow, or vanish. Give data and signals "
-            "in other units, so that they are nearer to 1, or use float64",
+            f"the loss of these data cannot be represented in {dtype}: its squares overflow or underflow. Scale data and "
+            "signals closer to 1, or use float64",
             result,
         )
 
 
 def _tolerance(problem: Problem, tolerance: float | None) -> float:
-    """As given, or what the dtype allows for."""
+    """As given, or what the dtype can reach."""
     if tolerance is None:
         return max(_FINEST, math.sqrt(torch.finfo(problem.generator.dtype).eps))
     return _validate.number("tolerance", tolerance, least=0)

@@ -1,4 +1,4 @@
-"""Where searches begin: of a run by its seed; of a job by the seed and the item's number, whatever its batch."""
+"""Starting points: of a run by its seed; of a job by the seed and the item's number, whatever its batch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def starts(generator: Generator, seed: int, numbers: Sequence[int], restarts: in
 
 
 def restarts_of(problem: Problem, z0: Tensor | None, restarts: int) -> int:
-    """Restarts of a run: as asked, or as many as ``z0`` has starts for."""
+    """Restarts of a run: as asked, or as many as ``z0`` has starts per item."""
     restarts = _validate.whole("restarts", restarts)
     if not _for_restarts(problem, z0):
         return restarts

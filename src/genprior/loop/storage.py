@@ -1,4 +1,4 @@
-"""What of a run is kept on disk, and how it is put together again."""
+"""The parts of a run in its checkpoint: writing and reading them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Stored = tuple[dict[str, Tensor], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Finished:
-    """A chunk that is done: one entry per item."""
+    """A finished batch: one entry per item."""
 
     outcome: Outcome
     restart: Tensor
@@ -31,14 +31,14 @@ class Finished:
 
 
 class Storable(Protocol):
-    """A chunk that is running."""
+    """A running batch."""
 
     def stored(self) -> Stored:
         """Its tensors and its numbers."""
 
 
 class Keeper:
-    """Writes a run to its checkpoint and gives back what was written; does nothing where there is no checkpoint."""
+    """Writes a run to its checkpoint and reads it back; does nothing without a checkpoint."""
 
     def __init__(self, checkpoint: str | Path | Checkpoint | None, *identity: object) -> None:
         self._file = checkpoint if isinstance(checkpoint, Checkpoint | None) else Checkpoint(checkpoint)
@@ -52,13 +52,13 @@ class Keeper:
         return self._file is not None and self._file.due(step)
 
     def write(self, done: list[Finished], running: Storable | None) -> None:
-        """Store the finished chunks and the one that is running; a run is worth more than its storage, and goes on without."""
+        """Store the finished batches and the running one; where that fails, warn: the run itself continues."""
         if self._file is None:
             return
         try:
             self._write(self._file, done, running)
         except OSError as problem:
-            warnings.warn(f"the checkpoint could not be written ({problem}); it is as it was before", stacklevel=2)
+            warnings.warn(f"the checkpoint could not be written ({problem}); the old file is unchanged", stacklevel=2)
 
     def _write(self, file: Checkpoint, done: list[Finished], running: Storable | None) -> None:
         tensors: dict[str, Tensor] = {}
@@ -74,14 +74,14 @@ class Keeper:
         file.write(self._run, meta, tensors)
 
     def finished(self, place: Tensor) -> list[Finished]:
-        """The chunks that were done, on the device of ``place``."""
+        """The finished batches, on the device of ``place``."""
         if self._read is None:
             return []
         tensors, counts = self._read.tensors, self._read.meta["done"]
         return [_finished(tensors, number, numbers, place) for number, numbers in enumerate(counts)]
 
     def running(self) -> Stored | None:
-        """The chunk that was running; asked for once."""
+        """The batch that was running; returned once."""
         if self._read is None or self._read.meta["running"] is None:
             return None
         tensors, meta = self._read.tensors, self._read.meta

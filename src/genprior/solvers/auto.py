@@ -1,4 +1,4 @@
-"""The solver for people who do not want to choose one."""
+"""The default solver: a method chosen from the problem."""
 
 from __future__ import annotations
 
@@ -13,28 +13,27 @@ from genprior.solvers.base import Choice, Solver
 from genprior.solvers.trial import LBFGS, QuasiNewton
 
 _LARGEST_DENSE = 1024
-"""Most latent numbers for which the eigenvectors of the metric, an s x s matrix, are taken."""
+"""Largest latent dimension s for which the preconditioner, an s x s matrix, is decomposed."""
 _LARGEST_REFRESHED = 64
-"""Most latent numbers for which Jacobians are taken: one costs s/3 to s/2 iterations."""
+"""Largest latent dimension for which Jacobians are computed: one costs s/3 to s/2 iterations."""
 _SOONEST = 10
+"""Accepted steps between two Jacobians, at least: easy items are solved in fewer, without any."""
 
 
 @dataclass(frozen=True)
 class Auto(Choice):
     """Choose the method from the problem; needs no option. The default of :func:`genprior.solve`.
 
-    *Up to 1024 latent numbers*: :class:`QuasiNewton`, on ``L(G(z))`` itself where that is smooth, on the augmented Lagrangian
-    with w eliminated where R is not. Up to 64 latent numbers, an item that is not done after ``max(10, s)`` accepted steps
-    gets a Gauss-Newton matrix in place of what BFGS has learnt, and again after as many: such a matrix costs s/3 to s/2
-    iterations, so about a third of the time goes there, and it leads out of places in which first-order information is stuck.
+    *Latent dimension s up to 1024*: :class:`QuasiNewton`, on ``L(G(z))`` itself where that is smooth, else on the augmented
+    Lagrangian with w eliminated. Up to s = 64, a Gauss-Newton matrix replaces the BFGS matrix every ``max(10, s)`` accepted
+    steps: it costs s/3 to s/2 iterations, so about a third of the time, and makes progress where gradients alone do not.
 
-    *More*: L-BFGS where the problem is smooth, else ADMM with exact w, spectral z steps, adaptive dual and penalty.
+    *Above*: L-BFGS where the problem is smooth, else ADMM with exact w, spectral z steps, adaptive dual and penalty.
 
     The choice depends on the problem alone, never on measured times, so that runs can be repeated and resumed.
 
-    Constants come from a few passes, which are counted: the generator's metric ``E[DG^T DG]`` (one forward, eight backward,
-    once per generator), the scale of A on the first signal, the natural size of R. ``result.plan`` says what was chosen and
-    why.
+    Its constants are the generator's preconditioner ``E[DG^T DG]`` (one forward and eight backward passes, counted, once per
+    generator), the scale of A on the first signal and the natural size of R. ``result.plan`` says what was chosen, and why.
 
     Examples
     --------
@@ -48,11 +47,11 @@ class Auto(Choice):
     """
 
     def solver(self, problem: Problem) -> Solver[Any]:
-        """What is used for this problem."""
+        """The chosen solver, for this problem."""
         return self.choice(problem).solver(problem)
 
     def choice(self, problem: Problem) -> Choice:
-        """The method by its name and options."""
+        """The chosen method, with its options."""
         size = _size(problem)
         if size <= _LARGEST_DENSE:
             return QuasiNewton(refresh=max(_SOONEST, size) if size <= _LARGEST_REFRESHED else None)
@@ -64,16 +63,15 @@ class Auto(Choice):
         """What was chosen, and why."""
         size, method = _size(problem), self.choice(problem)
         if not isinstance(method, QuasiNewton):
-            return (
-                f"Auto: latent dimension {size} exceeds the limit for a dense preconditioner, so {method.plan(problem)}"
-            )
+            limit = f"The latent dimension, {size}, exceeds the limit of {_LARGEST_DENSE} for a dense preconditioner."
+            return f"Auto: {method.plan(problem)} {limit}"
         if problem.generator.no_jacobian is not None:
-            why = "no Gauss-Newton matrices, because the generator has gradients but no Jacobian"
+            why = "There are no Gauss-Newton matrices, because the generator has gradients but no Jacobian."
         elif method.refresh is None:
-            why = f"no Jacobians, because {size} columns cost more than they save"
+            why = f"There are no Jacobians, because their {size} columns would cost more than they save."
         else:
-            why = f"a Gauss-Newton matrix every {method.refresh} steps, because {size} columns are cheap"
-        return f"Auto: {method.plan(problem)}; {why}"
+            why = f"A Gauss-Newton matrix replaces the BFGS matrix every {method.refresh} steps: its {size} columns are cheap."
+        return f"Auto: {method.plan(problem)} {why}"
 
 
 def _size(problem: Problem) -> int:

@@ -26,38 +26,38 @@ from genprior.terms import Zero
 
 @dataclass(frozen=True)
 class Units:
-    """What residuals are relative to: constants of a run, one per item."""
+    """The scales that make residuals relative: constants of a run, one per item."""
 
     smoothness: Tensor
-    """nu, of L."""
+    """Lipschitz constant nu of the gradient of L."""
     grad_const: Tensor
-    """Length of the part of the gradient of L (and of a quadratic R) that does not change with the signal: ``|A^T y|``."""
+    """Norm of the constant part of the gradient of L and a quadratic R: ``|A^T y|`` for least squares."""
     hess_scale: Tensor
-    """Length of the other part, for a signal of length 1: ``|A^T A x| / |x|``."""
+    """Norm of the part that grows with the signal, per unit of its norm: ``|A^T A x| / |x|``."""
 
     @classmethod
     def of(cls, problem: Problem, x: Tensor, smoothness: Tensor) -> Units:
-        """At the first signals."""
+        """Measured at the first signals."""
         return cls(smoothness, *gradient_parts(problem, x, smoothness))
 
     def gradient(self, size: Tensor) -> Tensor:
-        """The larger of the two parts of a gradient, which cancel at a solution, at signals of this length."""
+        """The larger of the two parts, which cancel at a solution, at signals of this norm."""
         return torch.maximum(self.grad_const, self.hess_scale * size)
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What convergence is judged by: an exact gradient in z, the place where it was taken, the scale of DG there."""
+    """The last exact gradient in z, its point, and the scale of DG there: convergence is judged by it."""
 
     known: Tensor
-    """Whether there is any yet."""
+    """Whether there is one yet."""
     z: Tensor
     gradient: Tensor
     """``DG(z)^T f``."""
     cotangent: Tensor
     """``|f|``."""
     jac_scale: Tensor
-    """Local estimate of ``|DG|``, from the last step alone: a steep place left long ago must not loosen the test."""
+    """Local estimate of ``|DG|``, from the last step alone, so that old steep regions do not loosen the test."""
 
     @classmethod
     def none(cls, z: Tensor) -> Evidence:
@@ -67,11 +67,11 @@ class Evidence:
 
     @classmethod
     def at(cls, z: Tensor, vjp: Vjp, jac_scale: Tensor) -> Evidence:
-        """Of a gradient at z."""
+        """From an exact gradient at z."""
         return cls(torch.ones_like(jac_scale, dtype=torch.bool), z, vjp.gradient, vjp.cotangent, jac_scale)
 
     def where(self, exact: Tensor | None, last: Evidence) -> Evidence:
-        """What is exact of this (None: all of it), and the last evidence elsewhere."""
+        """The evidence itself where ``exact`` (None: everywhere), and the last one elsewhere."""
         if exact is None:
             return self
         rows = _batch.spread(exact, self.z)
@@ -84,7 +84,7 @@ class Evidence:
         )
 
     def infinite_if_unknown(self, problem: Problem, residual: Tensor) -> Tensor:
-        """Nothing is known before the first gradient; with a term on z, nor where nothing was pulled back or moved."""
+        """The residual; infinite before the first gradient, and with a term on z also where DG has no estimate yet."""
         unknown = ~self.known
         if not isinstance(problem.on_latent, Zero):
             unknown = unknown | (self.jac_scale == 0)
@@ -93,12 +93,14 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Vjp:
-    """One backward pass: the gradient, the length of the cotangent, and what they tell about ``|DG|``."""
+    """One backward pass: the gradient, the norm of the cotangent, and estimates of ``|DG|`` from the two."""
 
     gradient: Tensor
     cotangent: Tensor
     ratio: Tensor
+    """``|gradient| / |cotangent|``, a lower bound of ``|DG|``."""
     kappa: Tensor
+    """The running estimate of ``|DG|``, updated by it."""
 
     @classmethod
     def of(cls, state: State, f: Tensor) -> Vjp:
@@ -107,7 +109,7 @@ class Vjp:
 
     @classmethod
     def known(cls, state: State, gradient: Tensor, cotangent: Tensor, least: Tensor | None = None) -> Vjp:
-        """A gradient that was found in another way; ``least`` is another lower bound of ``|DG|``."""
+        """From a gradient that is known already; ``least`` is another lower bound of ``|DG|``."""
         ratio = vjp_ratio(gradient, cotangent)
         ratio = ratio if least is None else torch.maximum(ratio, least)
         return cls(gradient, cotangent, ratio, remembered(state.common.kappa, ratio))
@@ -115,7 +117,7 @@ class Vjp:
 
 @dataclass(frozen=True)
 class Common:
-    """What every state holds, and all that the loop reads."""
+    """The part of the state that all solvers share, and the only part that the loop reads."""
 
     at: Evaluation
     """``z``, ``x = G(z)`` and the graph for the next backward pass."""
@@ -124,7 +126,7 @@ class Common:
     objective: Tensor
     """``F(G(z), z)``."""
     score: Tensor
-    """What the best iterate is chosen by."""
+    """The best iterate is the one of least score."""
     rho: Tensor
     """Penalty (0 in methods that have none)."""
     scale: Tensor
@@ -132,7 +134,7 @@ class Common:
     k: Tensor
     """Iterations made."""
     kappa: Tensor
-    """Running estimate of ``|DG(z)|`` from quantities that the iteration has anyway; forgets slowly."""
+    """Running maximum of free estimates of ``|DG(z)|``, with slow decay."""
     units: Units
     evidence: Evidence
 
@@ -147,13 +149,13 @@ class Common:
 
     @classmethod
     def start(cls, problem: Problem, z: Tensor) -> tuple[Common, Tensor]:
-        """At the start ``z``, and what the loss keeps of its evaluation there: one forward pass. Methods that do not split."""
+        """At the start ``z``, and the loss's residual there: one forward pass. For methods that do not split."""
         at = problem.generator.evaluate(z)
         point = problem.evaluate(at.x, at.z)
         return cls.first(problem, at, point, curvature_of(problem, at.x, point.residual)), point.residual
 
     def step_to(self, problem: Problem, z: Tensor, vjp: Vjp) -> tuple[Common, Tensor]:
-        """At the next point ``z``, and what the loss keeps there: one forward pass. ``vjp`` was taken at the last point."""
+        """At the next point ``z``, and the loss's residual there: one forward pass. ``vjp`` was taken at the last point."""
         return self.arrived(problem, problem.generator.evaluate(z), vjp)
 
     def arrived(self, problem: Problem, at: Evaluation, vjp: Vjp, exact: Tensor | None = None) -> tuple[Common, Tensor]:
@@ -195,9 +197,9 @@ class Common:
 
 @dataclass(frozen=True)
 class State:
-    """Where each item stands. Every tensor has one row per item; a step keeps names, shapes and dtypes.
+    """The iterate of each item. Every tensor has one row per item; a step keeps names, shapes and dtypes.
 
-    The loop reads what is common; solvers add fields of their own.
+    The loop reads ``common``; solvers add fields of their own.
     """
 
     common: Common
@@ -229,7 +231,7 @@ class State:
 
     @property
     def score(self) -> Tensor:
-        """What the best iterate is chosen by."""
+        """The best iterate is the one of least score."""
         return self.common.score
 
     @property
@@ -249,16 +251,16 @@ class State:
 
     @property
     def units(self) -> Units:
-        """What residuals are relative to."""
+        """The scales that make residuals relative."""
         return self.common.units
 
     @property
     def evidence(self) -> Evidence:
-        """What convergence is judged by."""
+        """The last exact gradient, by which convergence is judged."""
         return self.common.evidence
 
     def vjp(self, f: Tensor) -> Vjp:
-        """``DG(z)^T f`` at this point, with the estimate of ``|DG|`` that follows: one backward pass."""
+        """``DG(z)^T f`` at this point, with estimates of ``|DG|``: one backward pass."""
         return Vjp.of(self, f)
 
     def step_length(self, vjp: Vjp) -> Tensor:
@@ -290,7 +292,7 @@ class Choice(ABC):
 
     def plan(self, problem: Problem) -> str:
         """In words: what is computed for this problem, and how."""
-        return repr(self)
+        return f"{type(self).__name__} minimises L(w) + R(w) + H(z) subject to w = G(z)."
 
 
 class Solver(Choice, Generic[S]):
@@ -309,9 +311,9 @@ class Solver(Choice, Generic[S]):
         """One iteration."""
 
     def residuals(self, problem: Problem, state: S) -> tuple[Tensor, Tensor]:
-        """Relative gap ``|w - G(z)| / |w|`` and stationarity: what convergence is judged by, at no pass through G.
+        """Relative primal residual ``|w - G(z)| / |w|`` and stationarity, by which convergence is judged; no pass through G.
 
-        Here, for methods that do not split: gap 0, and the residual of ``0 in DG^T f + dH(z)`` relative to
+        Here, for methods that do not split: primal residual 0, and the residual of ``0 in DG^T f + dH(z)`` relative to
         ``jac_scale (unit + |f|)``, with the gradient of the last step. Infinite before the first step.
         """
         e, units = state.evidence, state.units
@@ -321,17 +323,17 @@ class Solver(Choice, Generic[S]):
         return torch.zeros_like(slope), e.infinite_if_unknown(problem, slope)
 
     def standing(self, state: S) -> Tensor:
-        """What divergence is judged by, per item: the score, or that of the last accepted point in methods that try first."""
+        """The value by which divergence is judged, per item: the score, or that of the last accepted point."""
         return state.score
 
     @property
     def patience(self) -> int:
-        """Steps without progress after which there is, in practice, none to come."""
+        """Steps without progress after which, in practice, none is to be expected."""
         return 200
 
     @property
     def dual_fades(self) -> bool:
-        """Whether a dual step falls with the iterations, and may come to rest before the gap is closed."""
+        """Whether the dual step decays, possibly before the primal residual has vanished."""
         return False
 
     def takes_jacobians(self, problem: Problem) -> bool:

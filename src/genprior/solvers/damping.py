@@ -1,4 +1,4 @@
-"""A Jacobian kept over several steps, with Broyden's updates, and the damping that says how far it is trusted."""
+"""A Jacobian kept over several steps, with Broyden's updates, and the damping of the steps that use it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 
 from genprior import _batch, _validate
 from genprior.problem import Problem
-from genprior.solvers.quadratic import OwnTerm, proximal_direction, solve_spd
+from genprior.solvers.quadratic import LatentTerm, proximal_direction, solve_spd
 
 
 def affords_jacobian(problem: Problem, rows: int, share: float) -> bool:
-    """Whether the Jacobians of so many items take no more than this share of what is left of the run."""
+    """Whether the Jacobians of ``rows`` items take at most this share of the rest of a limited run."""
     return problem.generator.passes.share(math.prod(problem.generator.latent_shape), 0, rows) <= share
 
 
@@ -35,9 +35,9 @@ class Damping:
     most_growth
         largest factor by which one rejection raises the damping.
     most
-        largest damping, in units of the largest squared column: beyond, steps are lost in rounding.
+        largest damping, in units of the largest squared column: above it steps are lost in rounding.
     share
-        most of what is left of a limited run that a Jacobian may take; beyond, a gradient serves.
+        share of the rest of a limited run that a Jacobian may take; above it a gradient is used instead.
 
     References
     ----------
@@ -79,10 +79,10 @@ class Damping:
         )
 
     def aligned(self, model: JacobianModel, index: Tensor, e: Tensor, gradient: Tensor) -> JacobianModel:
-        """With ``M^T e`` equal to ``gradient`` for the items at ``index``, where whole Jacobians are too dear.
+        """With ``M^T e`` equal to ``gradient`` for the items at ``index``, where whole Jacobians are too expensive.
 
         The least change that does it has rank one: ``M += e (g - M^T e)^T / |e|^2``, Broyden's update of the adjoint
-        (Schlenkrich, Griewank and Walther 2010). From nothing it leads to a gradient step; the ordinary updates add the rest.
+        (Schlenkrich, Griewank and Walther 2010). From M = 0 it gives a gradient step; the ordinary updates add the rest.
         """
         old = model.jacobian[index]
         missing = gradient - torch.bmm(e[:, None, :], old)[:, 0]
@@ -95,17 +95,17 @@ class Damping:
     ) -> JacobianModel:
         """The damping after a step that lowered the function by ``fall`` where ``predicted`` was expected.
 
-        Where what was predicted is not ``visible`` beside rounding, the step says nothing about it.
+        Where the predicted decrease is not ``visible`` above rounding, the damping stays.
         """
         gain = gain_of(fall, predicted)
-        calmer = model.damping * (1 - (2 * gain.clamp(-1, 2) - 1) ** 3).clamp(1 / 3, 2)
+        smaller = model.damping * (1 - (2 * gain.clamp(-1, 2) - 1) ** 3).clamp(1 / 3, 2)
         most = self.most * model.largest
-        stiffer = torch.minimum(model.damping * model.growth, torch.maximum(most, model.damping))
+        larger = torch.minimum(model.damping * model.growth, torch.maximum(most, model.damping))
         succeeded, failed = accepted & visible, ~accepted & visible
         growth = torch.where(succeeded, 2.0, torch.where(failed, 2 * model.growth, model.growth))
         return replace(
             model,
-            damping=torch.where(succeeded, calmer, torch.where(failed, stiffer, model.damping)),
+            damping=torch.where(succeeded, smaller, torch.where(failed, larger, model.damping)),
             growth=growth.clamp_max(self.most_growth),
             age=model.age + 1,
             poor=torch.where(visible & ~(accepted & (gain > self.poor)), model.poor + 1, 0.0),
@@ -113,13 +113,13 @@ class Damping:
 
 
 def gain_of(fall: Tensor, predicted: Tensor) -> Tensor:
-    """Gained over predicted decrease; 1 where both are infinite, as from an infeasible start."""
+    """Actual over predicted decrease; 1 where both are infinite, as from an infeasible start."""
     return torch.nan_to_num(fall / torch.where(predicted > 0, predicted, 1.0), nan=1.0)
 
 
 @dataclass(frozen=True)
 class JacobianModel:
-    """``e(z + d) ~ e + M d`` per item, and how far it is trusted."""
+    """``e(z + d) ~ e + M d`` per item, with its damping and its age."""
 
     jacobian: Tensor
     """``M``, ``(B, m, s)``."""
@@ -135,7 +135,7 @@ class JacobianModel:
 
     @classmethod
     def unknown(cls, residual: Tensor, size: int) -> JacobianModel:
-        """Nothing is known yet."""
+        """Before the first Jacobian."""
         count = residual.shape[0]
         zero = residual.new_zeros(count)
         return cls(
@@ -160,7 +160,7 @@ class JacobianModel:
         """``M^T e``."""
         return torch.bmm(e[:, None, :], self.jacobian)[:, 0]
 
-    def direction(self, gradient: Tensor, z: Tensor, own: OwnTerm) -> Tensor:
+    def direction(self, gradient: Tensor, z: Tensor, own: LatentTerm) -> Tensor:
         """Minimise ``<g, d> + 1/2 <d, (M^T M + damping) d>`` plus the own term at ``z + d``; g is without the own term's."""
         add = self.damping + own.curvature(self.damping)
         matrix = self.gram + torch.diag_embed(add[:, None].expand_as(z))
@@ -171,8 +171,7 @@ class JacobianModel:
     def updated(self, d: Tensor, change: Tensor, size: Tensor) -> JacobianModel:
         """Broyden's rank-one update: afterwards ``M d`` equals the change that was measured along d.
 
-        ``size`` is that of the vectors whose difference the change is: nothing is learned from changes that are hardly larger
-        than its rounding.
+        ``size`` is the norm of the vectors whose difference the change is: changes hardly above their rounding are ignored.
         """
         length = _batch.above_zero(_batch.norm(d))[:, None]
         u, d = (change - self.jvp(d)) / length, d / length

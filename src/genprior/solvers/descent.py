@@ -16,7 +16,7 @@ from genprior.solvers.z_steps import Task, ZStep
 
 @dataclass(frozen=True)
 class DescentState(State):
-    """What the loss keeps of its evaluation at x, and what the z step remembers."""
+    """The loss's residual at x, and the memory of the z step."""
 
     residual: Tensor
     z_memory: object
@@ -31,7 +31,7 @@ class Descent(Solver[DescentState]):
     @property
     @abstractmethod
     def z_step(self) -> ZStep[Any]:
-        """The rule that moves z."""
+        """The update rule for z."""
 
     def start(self, problem: Problem, z: Tensor) -> DescentState:
         """The state at ``z``."""
@@ -45,6 +45,11 @@ class Descent(Solver[DescentState]):
         at, vjp, z_memory, _ = self.z_step.advance(problem, s, Task(f, s.units.smoothness, s.scale), s.z_memory)
         common, residual = s.common.arrived(problem, at, vjp)
         return DescentState(common, residual, z_memory)
+
+    def plan(self, problem: Problem) -> str:
+        """In words."""
+        subgradient = ", with a subgradient of R," if problem.needs_splitting else ""
+        return f"{type(self).__name__} minimises L(G(z)) + R(G(z)) + H(z){subgradient} by {self.z_step.description}."
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ class EnvelopeValue(NamedTuple):
     r: Tensor | None
     """``w - x``; None where nothing is split."""
     memory: WMemory
-    """What the w step keeps for the next one."""
+    """State of the w step, for the next one."""
 
 
 def smooth_value(problem: Problem, x: Tensor, point: Point) -> EnvelopeValue:
@@ -45,14 +45,16 @@ def smooth_value(problem: Problem, x: Tensor, point: Point) -> EnvelopeValue:
     return EnvelopeValue(point.loss + problem.on_signal(x), problem.signal_gradient(x, point.residual), x, None, None)
 
 
-class Warm(NamedTuple):
-    """Where an inner solver of the w step may start from."""
+class WarmStart(NamedTuple):
+    """The last w and the state of its step, from which an inner solver starts."""
 
     w: Tensor
     memory: WMemory
 
 
-def evaluate(problem: Problem, x: Tensor, point: Point, lam: Tensor, rho: Tensor, warm: Warm | None) -> EnvelopeValue:
+def evaluate(
+    problem: Problem, x: Tensor, point: Point, lam: Tensor, rho: Tensor, warm: WarmStart | None
+) -> EnvelopeValue:
     """The augmented Lagrangian at ``x`` with w eliminated."""
     start, memory = (x, _W_STEP.start(problem, x, point.residual)) if warm is None else warm
     split = Split(start, lam, x, point.residual, rho, rho, torch.ones_like(rho), 1.0)
@@ -62,7 +64,7 @@ def evaluate(problem: Problem, x: Tensor, point: Point, lam: Tensor, rho: Tensor
 
 
 def method_name(problem: Problem) -> str:
-    """How w is eliminated, in words."""
+    """The method of the w step, in words."""
     return _W_STEP.name(problem)
 
 
@@ -74,8 +76,8 @@ def smoothness(problem: Problem, x: Tensor) -> Tensor:
 def curvature(problem: Problem, x: Tensor) -> Tensor:
     """The typical second derivative of a smooth ``L + R`` along signals such as x: the scale of a first Hessian."""
     if isinstance(problem.loss, LeastSquares):
-        image = _batch.square(problem.loss.operator(x))
-        typical = _batch.ratio(image, _batch.square(x))
+        measured = _batch.square(problem.loss.operator(x))
+        typical = _batch.ratio(measured, _batch.square(x))
         nu = torch.where(typical > 0, typical, problem.loss.curvature(x)[1])
     else:
         nu = problem.loss.curvature(x)[1]
@@ -92,7 +94,7 @@ def is_sum_of_squares(problem: Problem) -> bool:
 
 
 def squares_residual(problem: Problem, residual: Tensor, like: Tensor) -> Tensor:
-    """``e`` with ``L = 1/2 |e|^2``, flat, from what the loss keeps of its evaluation."""
+    """``e`` with ``L = 1/2 |e|^2``, flat, from the loss's residual."""
     if isinstance(problem.loss, SquaredDistance):
         weight = _batch.column(2 * problem.loss.weight, like).sqrt()
         return _batch.flat(_batch.spread(weight, residual) * residual)

@@ -1,4 +1,4 @@
-"""Free estimates of ``kappa = |DG(z)|``, and the residual in z, from quantities that an iteration has anyway."""
+"""Estimates of ``kappa = |DG(z)|`` and the residual in z, from quantities that an iteration computes anyway."""
 
 from __future__ import annotations
 
@@ -11,44 +11,45 @@ from genprior import _batch
 from genprior.problem import Problem
 from genprior.terms import Quadratic, Zero
 
-_FORGET = 0.98
+_DECAY = 0.98
+"""Factor per iteration on the running estimate of kappa: it halves in 34 iterations, as z moves away."""
 _NEARBY = 1 / 16
-"""Share of x for a difference of gradients: exact for quadratic losses, and for others near enough."""
+"""Step, relative to x, for differences of gradients: exact for quadratic losses, and accurate enough for others."""
 
 
 def vjp_ratio(gradient: Tensor, cotangent: Tensor) -> Tensor:
-    """``|DG^T f| / |f|``, which bounds kappa from below; ``cotangent`` is the length ``|f|``."""
+    """``|DG^T f| / |f|``, which bounds kappa from below; ``cotangent`` is the norm ``|f|``."""
     return _batch.ratio(_batch.norm(gradient), cotangent)
 
 
 def remembered(kappa: Tensor, ratio: Tensor) -> Tensor:
-    """The running maximum of such ratios, which forgets slowly, as z travels: the basis of step lengths."""
-    return torch.maximum(_FORGET * kappa, ratio)
+    """The running maximum of such ratios, with slow decay: step lengths are based on it."""
+    return torch.maximum(_DECAY * kappa, ratio)
 
 
 def move_ratio(moved: Tensor, step: Tensor, spread: float) -> Tensor:
-    """The secant ``|G(z+) - G(z)| / |z+ - z|`` of a step ``z+ - z``; those too short for rounding count as longer ones."""
+    """The secant ``|G(z+) - G(z)| / |z+ - z|`` of a step ``z+ - z``; steps lost in rounding count as longer ones."""
     return moved / _batch.norm(step).clamp_min(spread * torch.finfo(step.dtype).eps ** 0.75)
 
 
 def is_long(step: Tensor, z: Tensor) -> Tensor:
-    """Whether a step in z is more than rounding."""
+    """Whether a step in z is above rounding."""
     least: float = torch.finfo(step.dtype).eps ** 0.75
     return _batch.norm(step) > least * _batch.norm(z)
 
 
 def secant_of(moved: Tensor, step: Tensor, z: Tensor) -> Tensor:
-    """``|G(z+) - G(z)| / |z+ - z|``, infinite where the step is too short to tell."""
+    """``|G(z+) - G(z)| / |z+ - z|``, infinite where the step is lost in rounding."""
     return torch.where(is_long(step, z), _batch.ratio(_batch.norm(moved), _batch.norm(step)), torch.inf)
 
 
-def noise(value: Tensor, force: Tensor, x: Tensor) -> Tensor:
-    """What rounding may change of an objective of this value at x, where its gradient in the signal has the length ``force``.
+def rounding_error(value: Tensor, cotangent: Tensor, x: Tensor) -> Tensor:
+    """The rounding error of an objective of this value at x; its gradient f in the signal has the norm ``cotangent``.
 
-    Rounding x alone changes it by about ``eps |f| |x|``, far more than ``eps`` times the value where the data fit well; a
-    network rounds in every layer.
+    Rounding x alone changes it by about ``eps |f| |x|``, far more than ``eps`` times the value where the data fit well. The
+    factor 4 allows for rounding in the network's layers.
     """
-    return 4 * torch.finfo(value.dtype).eps * (value.abs() + force * _batch.norm(x))
+    return 4 * torch.finfo(value.dtype).eps * (value.abs() + cotangent * _batch.norm(x))
 
 
 def lipschitz(curvature: Tensor, kappa: Tensor) -> Tensor:
@@ -60,9 +61,7 @@ def latent_residual(problem: Problem, z: Tensor, gradient: Tensor, curvature: Te
     """``|z - prox_{tH}(z - t g)| / t`` with ``t = 1/(curvature jac_scale^2)``; ``|g|`` where H = 0."""
     if isinstance(problem.on_latent, Zero):
         return _batch.norm(gradient)
-    t = torch.nan_to_num(
-        1 / lipschitz(curvature, jac_scale), nan=1.0
-    )  # where the generator gave none, the residual tells
+    t = torch.nan_to_num(1 / lipschitz(curvature, jac_scale), nan=1.0)  # NaN reappears in the residual
     return _batch.norm(z - problem.on_latent.prox(z - _batch.spread(t, z) * gradient, t)) / t
 
 
@@ -77,7 +76,7 @@ def smooth_gradient(problem: Problem) -> Callable[[Tensor], Tensor]:
 
 
 class Hessian:
-    """Products with the Hessian of L, and of a quadratic R, at x, from differences of gradients: exact for quadratics."""
+    """Products with the Hessian of L and a quadratic R at x, by differences of gradients: exact for quadratics."""
 
     def __init__(self, problem: Problem, x: Tensor, size: Tensor) -> None:
         self._slope, self._x = smooth_gradient(problem), x
@@ -95,27 +94,26 @@ class Hessian:
 def gradient_parts(problem: Problem, x: Tensor, nu: Tensor) -> tuple[Tensor, Tensor]:
     """The two parts of a gradient of L, and of a quadratic R, that cancel at a solution, per item.
 
-    The length of the one that does not change with the signal, and that of the other for a signal of length 1: for least
-    squares ``|A^T y|`` and ``|A^T A x| / |x|``; in general the Hessian at x times x, and the rest of the gradient. Not nu,
-    which may be far larger: the direction that the operator stretches most need not occur in signals. It serves where both
-    vanish.
+    The norm of the constant part, and that of the rest for a signal of norm 1: for least squares ``|A^T y|`` and
+    ``|A^T A x| / |x|``; in general the rest of the gradient, and the Hessian at x times x. Not nu, which may be far larger,
+    because signals need not contain the operator's largest singular vectors; it is used where both vanish.
     """
     slope = smooth_gradient(problem)
     here = slope(x)
     product = (slope((1 + _NEARBY) * x) - here) / _NEARBY
-    fixed, moving = _batch.norm(here - product), _batch.ratio(_batch.norm(product), _batch.norm(x))
-    known = (fixed + moving > 0) & (fixed + moving).isfinite()
-    return torch.where(known, fixed, 0.0), torch.where(known, moving, nu)
+    constant, growing = _batch.norm(here - product), _batch.ratio(_batch.norm(product), _batch.norm(x))
+    known = (constant + growing > 0) & (constant + growing).isfinite()
+    return torch.where(known, constant, 0.0), torch.where(known, growing, nu)
 
 
-def hidden_force(gap: Tensor, rho: Tensor, size: Tensor, nu: Tensor) -> Tensor:
-    """What rounding may hide of ``rho (w - G(z))`` where the gap is exactly zero: a penalty so large sees nothing of L."""
+def hidden_by_rounding(primal_residual: Tensor, rho: Tensor, size: Tensor, nu: Tensor) -> Tensor:
+    """The part of ``rho (w - G(z))`` that rounding may hide where the residual is exactly zero, under a very large penalty."""
     hidden = 0.1 * torch.finfo(size.dtype).eps * rho * size
-    return torch.where((gap == 0) & (nu > 0), hidden, 0.0)
+    return torch.where((primal_residual == 0) & (nu > 0), hidden, 0.0)
 
 
 def curvature_of(problem: Problem, x: Tensor, residual: Tensor) -> Tensor:
-    """Smoothness of L per item; where L has none, the curvature that would carry the subgradient at x across ``|x|``."""
+    """Smoothness of L per item; where L has none, the subgradient at x over ``|x|``."""
     nu = problem.loss.curvature(x)[1]
     slope = _batch.norm(problem.signal_gradient(x, residual))
     guess = slope / _batch.above_zero(_batch.norm(x))

@@ -1,8 +1,7 @@
-"""The first-order conditions at a given point, from scratch: what a verdict of convergence rests on.
+"""The first-order conditions at a given point, computed from scratch: the proof behind CONVERGED.
 
-A solver's own residuals come for free with its steps, so they belong to the points that it passed and borrow its
-running estimates. They say when to look closer. What is looked at here is the point that will be returned, with a
-gradient and a Jacobian scale of its own.
+A solver's own residuals cost nothing, but they belong to past iterates and use running estimates: they only say when this
+check is due. It is made at the point that will be returned, with a gradient and a Jacobian scale of its own.
 """
 
 from __future__ import annotations
@@ -21,26 +20,26 @@ from genprior.solvers.estimates import Hessian, gradient_parts
 from genprior.terms import Quadratic, Zero
 
 _SHORT = 1e-3
-"""Length of a step that looks for bounds, relative to the point."""
+"""Length of a step that probes for active bounds, relative to the point."""
 _CLEARLY = 0.1
-"""The share of such a step that a bound must take away."""
+"""Share of such a step that an active bound must remove."""
 PASSES = 4
-"""What :func:`optimality` costs: two passes forward and two back."""
+"""Passes through G that :func:`optimality` takes: two forward and two backward."""
 
 
 class Optimality(NamedTuple):
     """How far each item is from the first-order conditions, relative to the parts that cancel at a solution."""
 
-    gap: Tensor
+    primal_residual: Tensor
     """``|w - G(z)| / |w|``; zero where no multiplier is needed."""
     stationarity: Tensor
 
 
 class _Slope(NamedTuple):
-    """A (sub)gradient of ``L + R`` near ``x``, and how well it is one."""
+    """A (sub)gradient of ``L + R`` near ``x``, and its errors."""
 
     f: Tensor
-    gap: Tensor
+    primal_residual: Tensor
     error: Tensor
     """Distance of f from being a subgradient, in its own unit."""
 
@@ -48,22 +47,23 @@ class _Slope(NamedTuple):
 def optimality(problem: Problem, z: Tensor, extent: Tensor, multiplier: Multiplier | None = None) -> Optimality:
     """Residuals of ``0 in DG(z)^T d(L + R)(G(z)) + dH(z)``, per item, at ``z``.
 
-    The subgradient of ``L + R`` is the gradient where that exists. Otherwise a ``multiplier`` names it: w minimises
+    The subgradient of ``L + R`` is the gradient where that exists. Otherwise a ``multiplier`` determines it: w minimises
     ``L(w) + R(w) + <w, lam> + rho/2 |w - G(z)|^2``, so that ``-(lam + rho (w - G(z)))`` is one at w, and w must equal G(z).
-    The residual in z is that of a proximal gradient step, ``|z - prox_{tH}(z - t g)| / t``. It is relative to the lengths
+    The residual in z is that of a proximal gradient step, ``|z - prox_{tH}(z - t g)| / t``. It is relative to the norms
     that the parts of the gradient can have (:func:`_natural_length`), plus ``|h|`` for a subgradient h of H. ``extent`` is the
-    length of a typical signal, the unit where w vanishes.
+    norm of a typical signal, the unit where w vanishes.
     """
     at = problem.generator.linearised(z)
     slope = _slope(problem, at.x, z, extent, multiplier)
     gradient = _batch.flat(at.vjp(slope.f))
     hessian = Hessian(problem, at.x, torch.maximum(_batch.norm(at.x), 0.1 * extent))
     scales = _scales(problem, z, at, hessian)
-    seen = _batch.ratio(_batch.norm(gradient), _batch.norm(slope.f))
-    scales = scales._replace(jacobian=torch.maximum(scales.jacobian, seen))
+    ratio = _batch.ratio(_batch.norm(gradient), _batch.norm(slope.f))
+    scales = scales._replace(jacobian=torch.maximum(scales.jacobian, ratio))
     in_z = _in_latent(problem, z, gradient, _natural_length(problem, at.x, slope.f, hessian, scales))
     return Optimality(
-        slope.gap, torch.maximum(in_z, _batch.ratio(slope.error, _unit(problem, at.x) + _batch.norm(slope.f)))
+        slope.primal_residual,
+        torch.maximum(in_z, _batch.ratio(slope.error, _unit(problem, at.x) + _batch.norm(slope.f))),
     )
 
 
@@ -80,7 +80,7 @@ def _slope(problem: Problem, x: Tensor, z: Tensor, extent: Tensor, multiplier: M
 def _error(problem: Problem, w: Tensor, f: Tensor, size: Tensor) -> Tensor:
     """``|w - prox_{tR}(w - t (grad L(w) - f))| / t``: zero where f is a subgradient of ``L + R`` at w.
 
-    t is as long as rounding asks for: a step of the length of the signal.
+    t makes the step as long as the signal, so that rounding matters least.
     """
     difference = problem.loss.gradient(w, problem.loss.evaluate(w)[1]) - f
     t = _batch.ratio(size, _unit(problem, w) + _batch.norm(f))
@@ -90,9 +90,9 @@ def _error(problem: Problem, w: Tensor, f: Tensor, size: Tensor) -> Tensor:
 
 
 def _unit(problem: Problem, x: Tensor) -> Tensor:
-    """The larger of the two parts of a gradient of L that cancel at a solution; where L is none, a slope of R."""
-    fixed, bend = gradient_parts(problem, x, problem.loss.curvature(x)[1])
-    unit = torch.maximum(fixed, bend * _batch.norm(x))
+    """The larger of the two parts of a gradient of L that cancel at a solution; without L, a subgradient of R."""
+    constant, growing = gradient_parts(problem, x, problem.loss.curvature(x)[1])
+    unit = torch.maximum(constant, growing * _batch.norm(x))
     if isinstance(problem.on_signal, Zero) or problem.on_signal.is_indicator:
         return unit
     return torch.where(unit > 0, unit, _batch.norm(problem.on_signal.subgradient(torch.zeros_like(x))))
@@ -108,19 +108,19 @@ class _Scales(NamedTuple):
 def _scales(problem: Problem, z: Tensor, at: Linearised, hessian: Hessian) -> _Scales:
     """One step of a power iteration with ``DG^T H DG``, from a random vector, the same for all items.
 
-    The random vector goes through H and is pulled back, and the signal is differenced along the result. A short difference,
-    so that it is about z alone, whatever the generator does further off.
+    The product of H with the random vector is mapped to the latent space by ``DG^T``, and the signal is differenced along the
+    result. The difference is short, so that the estimate is local.
     """
     random = torch.Generator().manual_seed(0)
     v = torch.randn((1, *at.x.shape[1:]), generator=random, dtype=torch.float32, device="cpu").to(at.x).expand_as(at.x)
     product, curvature = hessian.along(v)
     curved = (curvature > 0) & (_batch.norm(product) > 0)
     product = torch.where(_batch.spread(curved, v), product, v)
-    pulled, flat = _batch.flat(at.vjp(product)), _batch.flat(z)
-    length = _batch.norm(pulled)
+    direction, flat = _batch.flat(at.vjp(product)), _batch.flat(z)
+    length = _batch.norm(direction)
     typical = flat.shape[1] ** 0.5 * problem.generator.spread
     step = torch.finfo(z.dtype).eps ** (1 / 3) * _batch.norm(flat).clamp_min(typical)
-    ahead = flat + (step / _batch.above_zero(length))[:, None] * pulled
+    ahead = flat + (step / _batch.above_zero(length))[:, None] * direction
     change = problem.generator.evaluate(ahead.reshape(z.shape), graph=False).x - at.x
     change = torch.where(_batch.spread(_batch.norm(change).isfinite(), change), change, 0.0)
     moved = _batch.norm(change) / step
@@ -130,25 +130,26 @@ def _scales(problem: Problem, z: Tensor, at: Linearised, hessian: Hessian) -> _S
 
 
 def _natural_length(problem: Problem, x: Tensor, f: Tensor, hessian: Hessian, scales: _Scales) -> Tensor:
-    """What the gradient in z would be if its parts did not cancel, per item.
+    """The norm that the gradient in z would have if its parts did not cancel, per item.
 
     The parts of the gradient of L are ``H x`` and the rest c, for least squares ``A^T A x`` and ``A^T y``; f itself is one
-    where it does not vanish at a solution. Pulled back, a part p is at most ``|DG| |p|``, and at most ``|sqrt(H) DG|``
-    times the length of p as H measures it, ``|A x|`` and ``|y|``. The lesser of the two counts: |DG| alone may come from
-    directions that the operator does not see, and would make any gradient look short. What R adds to f is seen whole.
+    where it does not vanish at a solution. For a part p, ``|DG^T p|`` is at most ``|DG| |p|``, and at most
+    ``|sqrt(H) DG|`` times the norm of p in the seminorm of H, ``|A x|`` and ``|y|``. The lesser bound counts: |DG| alone may
+    come from directions that the operator does not measure, and would make any gradient look short. The part of R is
+    bounded by |DG|.
     """
 
-    def pulled(part: Tensor, curvature: Tensor) -> Tensor:
+    def bounded(part: Tensor, curvature: Tensor) -> Tensor:
         length = _batch.norm(part)
-        seen = scales.measured * torch.where(curvature > 0, length / curvature.sqrt(), torch.inf)
-        return torch.fmin(scales.jacobian * length, seen)  # NaN is zero times infinity: no curvature at all
+        measured = scales.measured * torch.where(curvature > 0, length / curvature.sqrt(), torch.inf)
+        return torch.fmin(scales.jacobian * length, measured)  # NaN is zero times infinity: no curvature at all
 
     product, curvature = hessian.along(x)
     product = product * _batch.spread(_batch.norm(x), x)
     rest = product - hessian.gradient
-    moving = torch.fmin(scales.jacobian * _batch.norm(product), scales.measured * _batch.norm(x) * curvature.sqrt())
-    length = torch.maximum(moving, pulled(rest, hessian.along(rest)[1]))
-    length = length + pulled(hessian.gradient, hessian.along(hessian.gradient)[1])
+    growing = torch.fmin(scales.jacobian * _batch.norm(product), scales.measured * _batch.norm(x) * curvature.sqrt())
+    length = torch.maximum(growing, bounded(rest, hessian.along(rest)[1]))
+    length = length + bounded(hessian.gradient, hessian.along(hessian.gradient)[1])
     whole = scales.jacobian * (_unit(problem, x) + _batch.norm(f))
     if problem.needs_splitting:
         return torch.where(length > 0, length + scales.jacobian * _batch.norm(f - hessian.gradient), whole)
@@ -165,7 +166,7 @@ def _in_latent(problem: Problem, z: Tensor, gradient: Tensor, whole: Tensor) -> 
         return _batch.ratio(_batch.norm(gradient + own), whole + _batch.norm(own))
     if not term.is_indicator:
         whole = whole + _batch.norm(term.subgradient(z))
-    # A step of the length of z: a longer one would let the term hide the gradient, a shorter one drown in rounding.
+    # A step as long as z: in a longer one the term would hide the gradient, a shorter one would be lost in rounding.
     t = _batch.ratio(torch.maximum(_batch.norm(flat), _tiny_step(problem, flat)), whole)
     t = torch.where((t > 0) & t.isfinite(), t, 1.0)
     moved = term.prox(z - _batch.spread(t, z) * gradient.reshape(z.shape), t)
@@ -178,10 +179,10 @@ def _tiny_step(problem: Problem, flat: Tensor) -> Tensor:
 
 
 def active_bounds(problem: Problem, x: Tensor, z: Tensor) -> Tensor:
-    """Where a constraint on the signal or on the latent holds the answer back, per item.
+    """Where a constraint on the signal or on the latent is active, per item.
 
-    On the signal: a short gradient step of L, and of the finite part of R, leaves the set. On the latent: a point a
-    little further out does.
+    On the signal: a short gradient step of L, and of the finite part of R, leaves the set. On the latent: a point
+    slightly farther from the centre does.
     """
     active = torch.zeros(len(z), dtype=torch.bool, device=z.device)
     constraint = problem.on_signal.constraint

@@ -17,10 +17,9 @@ from genprior.solvers.z_steps import Task, ZStep
 
 @dataclass(frozen=True)
 class ProjectedState(State):
-    """The target of the current projection, how far it has come, and what the z step remembers.
+    """The target of the current projection, its inner steps so far, and the memory of the z step.
 
-    Its evidence is from the last step right after a new target: only there is the cotangent the gradient of L + R in the
-    signal. Between targets that verdict holds.
+    Its evidence is from the last step after a new target: only there is the cotangent the gradient of L + R in the signal.
     """
 
     target: Tensor
@@ -32,8 +31,8 @@ class ProjectedState(State):
 class ProjectedGradient(Solver[ProjectedState]):
     """``v = x - eta (grad L(x) + r)``, r a subgradient of R; then z moves towards ``argmin |G(z) - v|^2/(2 eta) + H(z)``.
 
-    One iteration is one inner step of the projection, so that its cost compares with the other methods: one forward and
-    one backward pass. Every ``inner`` of them a new target v is taken.
+    One iteration is one inner step of the projection, at the cost of one in the other methods: one forward and one
+    backward pass. Every ``inner`` iterations a new target v is computed.
 
     Parameters
     ----------
@@ -68,7 +67,7 @@ class ProjectedGradient(Solver[ProjectedState]):
         nu = s.units.smoothness
         f = (s.x - s.target) / _batch.spread(self._eta(nu), s.x)
         at, vjp, z_memory, exact = self.z_step.advance(problem, s, Task(f, 1 / self._eta(nu), s.scale), s.z_memory)
-        new = s.count == 0  # between two targets the last verdict holds
+        new = s.count == 0  # between two targets the last evidence holds
         common, residual = s.common.arrived(problem, at, vjp, new if exact is None else exact & new)
 
         count = (s.count + 1) % self.inner
@@ -78,6 +77,14 @@ class ProjectedGradient(Solver[ProjectedState]):
             torch.where(_batch.spread(count == 0, target), target, s.target),
             count,
             z_memory,
+        )
+
+    def plan(self, problem: Problem) -> str:
+        """In words."""
+        subgradient = ", with a subgradient of R," if problem.needs_splitting else ""
+        return (
+            f"ProjectedGradient takes gradient steps in the signal{subgradient} and projects each on the range of G by "
+            f"{self.inner} {self.z_step.description}."
         )
 
     def _target(self, problem: Problem, x: Tensor, residual: Tensor, nu: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What is known of the function in z by itself, and the minimiser of a quadratic model together with it."""
+"""The part of the function that depends on z directly, and minimisers of quadratic models that include it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from genprior.terms import Quadratic, Term, Zero
 
 
 @dataclass(frozen=True)
-class OwnTerm:
-    """``H(z) + c/2 |z - centre|^2`` at flat latents ``(B, s)``: the part of the function that needs no model."""
+class LatentTerm:
+    """``H(z) + c/2 |z - centre|^2`` at flat latents ``(B, s)``: the part of the function that is not modelled but known."""
 
     term: Term
     """H."""
@@ -28,13 +28,13 @@ class OwnTerm:
     """Of the latent distribution."""
 
     @classmethod
-    def of(cls, problem: Problem, shape: torch.Size, ridge: Tensor | None) -> OwnTerm:
+    def of(cls, problem: Problem, shape: torch.Size, ridge: Tensor | None) -> LatentTerm:
         """The problem's H with a ridge towards the centre of its latent distribution."""
         return cls(problem.on_latent, shape, ridge, problem.generator.latent.centre)
 
     @property
     def is_quadratic(self) -> bool:
-        """Whether gradient and curvature say all of it."""
+        """Whether gradient and curvature determine it."""
         return self.term.as_quadratic() is not None
 
     def added(self, energy: Tensor, z: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ class OwnTerm:
 
 
 def solve_spd(matrix: Tensor, right: Tensor) -> Tensor:
-    """``matrix^-1 right`` per item for a positive definite matrix; where rounding spoils that, its diagonal serves."""
+    """``matrix^-1 right`` per item for a positive definite matrix; its diagonal where rounding makes it indefinite."""
     factor, failed = torch.linalg.cholesky_ex(matrix)
     solution = torch.cholesky_solve(right[:, :, None], factor)[:, :, 0]
     diagonal = right / _batch.above_zero(matrix.diagonal(dim1=1, dim2=2))
@@ -105,9 +105,9 @@ def proximal_direction(
         uphill = _batch.dot(ahead - candidate, change) > 0
         old = torch.where(uphill, 1.0, momentum)
         momentum = (1 + (1 + 4 * old * old).sqrt()) / 2
-        leap = candidate + torch.where(uphill, 0.0, (old - 1) / momentum)[:, None] * change
+        extrapolated = candidate + torch.where(uphill, 0.0, (old - 1) / momentum)[:, None] * change
         keep = active[:, None]
-        point, ahead = torch.where(keep, candidate, point), torch.where(keep, leap, ahead)
+        point, ahead = torch.where(keep, candidate, point), torch.where(keep, extrapolated, ahead)
         active = active & (_batch.norm(change) > close * _batch.norm(point - z))
         if not bool(active.any()):
             break
@@ -119,7 +119,7 @@ def _product(matrix: Tensor, v: Tensor) -> Tensor:
 
 
 def _largest_eigenvalue(apply: Callable[[Tensor], Tensor], start: Tensor, steps: int) -> Tensor:
-    """Of a positive definite map, per item, by power iteration from ``start`` with a little of everything added."""
+    """Of a positive definite map, per item, by power iteration from ``start`` with a constant added to excite all modes."""
     vector = start + 0.1 * _batch.norm(start)[:, None] / start.shape[1] ** 0.5
     for _ in range(steps):
         vector = apply(vector / _batch.above_zero(_batch.norm(vector))[:, None])

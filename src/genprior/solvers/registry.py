@@ -1,4 +1,4 @@
-"""Solvers by the names that users type: the one list behind commands, the page and the race."""
+"""Solvers by the names that users type: one list for the commands, the page and the race."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SOLVERS = {
         Named(
             "exact-admm",
             ExactADMM,
-            "Finds in turn an image that fits the data and a z that makes it; multipliers pull the two together (ADMM).",
+            "Alternates between an image that fits the data and a z that generates it; multipliers make the two agree (ADMM).",
         ),
         Named(
             "linearized-admm",
@@ -45,12 +45,12 @@ SOLVERS = {
         Named(
             "quasi-newton",
             QuasiNewton,
-            "A quasi-Newton method for z that starts from the generator's mean curvature and learns from every step.",
+            "A quasi-Newton method for z that starts from the generator's mean curvature and updates it at every step.",
         ),
         Named(
             "levenberg-marquardt",
             LevenbergMarquardt,
-            "Solves the problem linearised around z, again and again; damped where that is too bold.",
+            "Solves the problem linearised around z, again and again, with damping.",
         ),
         Named(
             "lbfgs", LBFGS, "A quasi-Newton method for z: estimates the curvature from its last few gradients (L-BFGS)."
@@ -60,7 +60,7 @@ SOLVERS = {
         Named(
             "projected-gradient",
             ProjectedGradient,
-            "A gradient step on the image, then some steps towards the z that comes nearest to it; and so on.",
+            "Alternates between a gradient step on the image and a few steps towards the z nearest to it.",
         ),
     )
 }

@@ -80,7 +80,8 @@ def run(number: int, solver: str, tally: Tally) -> None:
         name = result.status[index].name
         tally.counts[name] += 1
         for kind, what in judged(Answer.of(made, result, index, float(again[index]), tolerance), tally):
-            claimed = f"claimed {float(result.stationarity[index]):.1e} of {tolerance:.0e}, gap {float(result.gap[index]):.0e}"
+            apart = float(result.primal_residual[index])
+            claimed = f"claimed {float(result.stationarity[index]):.1e} of {tolerance:.0e}, primal residual {apart:.0e}"
             where = f"{number}:{solver} item {index} {name} step {int(result.steps[index])}"
             tally.fault(kind, where, f"{what} ({claimed}) | {made.words}")
 

@@ -27,26 +27,26 @@ from genprior.problem import Problem
 from genprior.solvers.admm.inner import inner_proximal_gradient
 
 Memory = object
-"""A frozen dataclass whose tensors have one row per item, or None: what a method keeps is known to it alone."""
+"""A frozen dataclass whose tensors have one row per item, or None: only its own method reads it."""
 
 
 @dataclass(frozen=True)
 class InnerMemory:
-    """What an inner solver keeps."""
+    """The memory of an inner solver."""
 
     residual: Tensor
     """Relative residual reached in the last step: the error that it adds to the residual in w."""
     smoothness: Tensor
     """That of L, as found by backtracking."""
 
-    def error(self, nu: Tensor, rho: Tensor, size: Tensor, force: Tensor) -> Tensor:
-        """The residual itself, for a signal of length ``size`` and a multiplier of length ``force``."""
-        return self.residual * ((torch.maximum(nu, self.smoothness) + rho) * size + force)
+    def error(self, nu: Tensor, rho: Tensor, size: Tensor, dual_norm: Tensor) -> Tensor:
+        """The residual itself, for a signal of norm ``size`` and a multiplier of norm ``dual_norm``."""
+        return self.residual * ((torch.maximum(nu, self.smoothness) + rho) * size + dual_norm)
 
 
-def inner_error(memory: Memory, nu: Tensor, rho: Tensor, size: Tensor, force: Tensor) -> Tensor | float:
+def inner_error(memory: Memory, nu: Tensor, rho: Tensor, size: Tensor, dual_norm: Tensor) -> Tensor | float:
     """What the inexactness of a w step adds to the residual in w; 0 for closed forms."""
-    return memory.error(nu, rho, size, force) if isinstance(memory, InnerMemory) else 0.0
+    return memory.error(nu, rho, size, dual_norm) if isinstance(memory, InnerMemory) else 0.0
 
 
 def choose(problem: Problem, tolerance: float, max_iterations: int) -> StepWithMemory[Any]:
@@ -83,7 +83,7 @@ class Inner(StepWithMemory[InnerMemory]):
         return InnerMemory(torch.zeros_like(nu), nu)
 
     def advance(self, at: Split, memory: InnerMemory) -> Stepped[InnerMemory]:
-        """As many inner iterations as the tolerance needs."""
+        """Inner iterations up to the tolerance."""
         solution = inner_proximal_gradient(
             self.problem,
             start=at.w,

@@ -11,11 +11,11 @@ from genprior import _batch, _deadline
 from genprior.problem import Problem
 
 _LEAST = 1e-3
-"""Where L is flat at the start the estimate of nu is 0: backtracking then begins at this multiple of rho."""
+"""Where the estimate of nu is 0, because L is flat at the start, backtracking begins at this multiple of rho."""
 
 
 _MOST_OF_TIME = 0.25
-"""The share of what is left of a limited run that one w step may take."""
+"""Share of the rest of a limited run that one w step may take."""
 
 
 class InnerSolution(NamedTuple):
@@ -45,7 +45,7 @@ def inner_proximal_gradient(
     The smooth part ``s`` is at least rho-strongly convex, so the momentum is the constant one of Nesterov's scheme with
     curvature ratio ``q = rho/(nu + rho)``, restarted for an item whenever it points uphill. The step ``1/(nu + rho)`` is
     checked by the descent inequality and nu doubled where it fails. An item stops when the prox-gradient residual
-    relative to ``(nu + rho) |w| + |lam|`` is below the tolerance; it is then left alone, so batches equal single runs.
+    relative to ``(nu + rho) |w| + |lam|`` is below the tolerance; its row is then fixed, so that batches equal single runs.
     """
     w, v, nu = start, start, smoothness
     residual = torch.full_like(rho, torch.inf)

@@ -1,4 +1,4 @@
-"""ADMM for ``min L(w) + R(w) + H(z)  s.t.  w = G(z)``, made of four choices: z step, w step, dual, penalty."""
+"""ADMM for ``min L(w) + R(w) + H(z)  s.t.  w = G(z)``, composed of a z step, a w step, a dual rule and a penalty rule."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from genprior.solvers.admm import duals, penalties
 from genprior.solvers.admm.exact import Memory, inner_error
 from genprior.solvers.admm.w_steps import Exact, Linearized, WStep
 from genprior.solvers.base import Common, Evidence, Multiplier, Solver, State
-from genprior.solvers.estimates import hidden_force, latent_residual
+from genprior.solvers.estimates import hidden_by_rounding, latent_residual
 from genprior.solvers.z_steps import Adam, Gradient, Momentum, Task, ZStep
 
 if TYPE_CHECKING:
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ADMMState(State):
-    """The dual variable, its step, and what the rules remember."""
+    """The dual variable, its step, and the memories of the rules."""
 
     r: Tensor
     """``w - G(z)``."""
-    gap: Tensor
+    primal_residual: Tensor
     """Its length."""
     moved: Tensor
     """``|G(z+) - G(z)|`` in the last step."""
     lam: Tensor
     sigma: Tensor
     extent: Tensor
-    """``|G(z)|`` at the start; a tenth of it is the least unit of residuals, for answers that are zero."""
+    """``|G(z)|`` at the start; a tenth of it is the least unit of residuals, for solutions near zero."""
     first_rho: Tensor
-    """The penalty before any change: step lengths given by the user belong to it."""
+    """The penalty before any change: step lengths given by the user are meant for it."""
     z_memory: object
     w_memory: Memory
     dual_memory: object
@@ -51,12 +51,12 @@ class ADMM(Solver[ADMMState]):
     One iteration, from ``(z, w, lam)`` with ``x = G(z)`` known::
 
         g    = -DG(z)^T (lam + rho (w - x))        one backward pass
-        z+   = z_step(z, g, H)                      prox_{beta H}(z - beta g), or a preconditioned relative
+        z+   = z_step(z, g, H)                      prox_{beta H}(z - beta g), or a preconditioned variant
         x+   = G(z+)                                one forward pass
         w+   = w_step(w, lam, x+)                   one proximal gradient step, or the exact minimiser
         lam+ = lam + sigma (w+ - x+)                sigma from the dual rule
 
-    ``x+`` and its graph serve the next iteration's gradient, so an iteration costs exactly one forward and one backward
+    ``x+`` and its graph are used for the next gradient, so an iteration costs exactly one forward and one backward
     pass, as gradient descent does (Gauss-Newton steps cost forward passes alone). Start: ``w = G(z)``, ``lam = 0``.
 
     Parameters
@@ -81,10 +81,10 @@ class ADMM(Solver[ADMMState]):
     penalty: penalties.Penalty = field(default_factory=penalties.Constant)
 
     def __post_init__(self) -> None:
-        kinds = {"z_step": ZStep, "w_step": WStep, "dual": duals.Dual, "penalty": penalties.Penalty}
-        for name, kind in kinds.items():
-            if not isinstance(getattr(self, name), kind):
-                raise TypeError(f"{name} must be a {kind.__name__}, got {getattr(self, name)!r}")
+        expected = {"z_step": ZStep, "w_step": WStep, "dual": duals.Dual, "penalty": penalties.Penalty}
+        for name, rule in expected.items():
+            if not isinstance(getattr(self, name), rule):
+                raise TypeError(f"{name} must be a {rule.__name__}, got {getattr(self, name)!r}")
 
     def start(self, problem: Problem, z: Tensor) -> ADMMState:
         """``w = G(z)``, ``lam = 0``."""
@@ -96,7 +96,7 @@ class ADMM(Solver[ADMMState]):
         return ADMMState(
             replace(common, rho=rho),
             r=torch.zeros_like(at.x),
-            gap=zero,
+            primal_residual=zero,
             moved=zero,
             lam=torch.zeros_like(at.x),
             sigma=zero,
@@ -110,7 +110,7 @@ class ADMM(Solver[ADMMState]):
     def step(self, problem: Problem, state: ADMMState) -> ADMMState:
         """One iteration: one backward pass, one forward pass."""
         s, k = state, state.k + 1
-        rho = self.penalty(k, s.first_rho, s.rho, penalties.Residuals(s.gap, s.moved))
+        rho = self.penalty(k, s.first_rho, s.rho, penalties.Residuals(s.primal_residual, s.moved))
         f = torch.addcmul(s.lam, s.r, _batch.spread(rho, s.r)).neg_()  # grad_z = DG^T f
         shrink = s.scale * s.first_rho / rho if self.z_step.follows_penalty else s.scale
         at, vjp, z_memory, exact = self.z_step.advance(problem, s, Task(f, rho, shrink), s.z_memory)
@@ -118,8 +118,8 @@ class ADMM(Solver[ADMMState]):
 
         split = Split(s.w, s.lam, at.x, point.residual, rho, s.sigma, s.scale, s.first_rho)
         w, r, w_memory = self.w_step(problem, split, s.w_memory)
-        gap = _batch.norm(r)
-        progress = duals.Progress(gap, torch.maximum(s.extent, _batch.norm(w)), k, rho, s.first_rho)
+        primal_residual = _batch.norm(r)
+        progress = duals.Progress(primal_residual, torch.maximum(s.extent, _batch.norm(w)), k, rho, s.first_rho)
         sigma, dual_memory = self.dual(progress, s.dual_memory)
         sigma = s.scale * sigma
         moved, secant = s.common.moved(at, problem.generator.spread)
@@ -127,7 +127,7 @@ class ADMM(Solver[ADMMState]):
         return ADMMState(
             s.common.next(at, point, torch.maximum(vjp.kappa, secant), evidence, w=w, rho=rho),
             r=r,
-            gap=gap,
+            primal_residual=primal_residual,
             moved=moved,
             lam=torch.addcmul(s.lam, _batch.spread(sigma, r), r),
             sigma=sigma,
@@ -139,25 +139,25 @@ class ADMM(Solver[ADMMState]):
         )
 
     def residuals(self, problem: Problem, state: ADMMState) -> tuple[Tensor, Tensor]:
-        """Gap, and the larger of the residuals in w and in z, relative to ``unit + |lam|`` (times |DG| in z)."""
+        """Primal residual, and the larger of the residuals in w and in z, relative to ``unit + |lam|`` (times |DG| in z)."""
         s, e = state, state.evidence
         size = torch.maximum(_batch.norm(s.w), 0.1 * s.extent)
         in_z = _batch.ratio(latent_residual(problem, e.z, e.gradient, s.rho, e.jac_scale), e.jac_scale)
-        drift = torch.maximum(s.rho, s.sigma - s.rho) * s.gap  # at least |sigma - rho| |w - G(z)|
+        drift = torch.maximum(s.rho, s.sigma - s.rho) * s.primal_residual  # at least |sigma - rho| |w - G(z)|
         in_w = self.w_step.residual(problem, s.w, s.lam, drift, s.rho) + inner_error(
             s.w_memory, s.units.smoothness, s.rho, size, _batch.norm(s.lam)
         )
-        in_w = torch.maximum(in_w, hidden_force(s.gap, s.rho, size, s.units.smoothness))
+        in_w = torch.maximum(in_w, hidden_by_rounding(s.primal_residual, s.rho, size, s.units.smoothness))
         stationarity = _batch.ratio(torch.maximum(in_z, in_w), s.units.gradient(size) + _batch.norm(s.lam))
-        return _batch.ratio(s.gap, size), e.infinite_if_unknown(problem, stationarity)
+        return _batch.ratio(s.primal_residual, size), e.infinite_if_unknown(problem, stationarity)
 
     @property
     def dual_fades(self) -> bool:
-        """The paper's does."""
+        """True for the paper's rule."""
         return isinstance(self.dual, duals.Paper)
 
     def takes_jacobians(self, problem: Problem) -> bool:
-        """Where the z step does."""
+        """True where the z step does."""
         return isinstance(self.z_step, z_steps.GaussNewton)
 
     def multiplier(self, problem: Problem, state: ADMMState) -> Multiplier | None:
@@ -165,18 +165,19 @@ class ADMM(Solver[ADMMState]):
         return Multiplier(state.lam, state.rho) if problem.needs_splitting else None
 
     def plan(self, problem: Problem) -> str:
-        """In words: the four choices, and how the w step is computed for this problem."""
+        """In words: the four rules, and how the w step is computed for this problem."""
         return (
-            f"{type(self).__name__}: z step {self.z_step}, w step {type(self.w_step).__name__.lower()} by "
-            f"{self.w_step.name(problem)}, dual {self.dual}, penalty {self.penalty}"
+            f"{type(self).__name__}: z moves by {self.z_step.description}. w is updated by {self.w_step.name(problem)}. "
+            f"The dual step is {self.dual.description}. The penalty is {self.penalty.description}."
         )
 
 
 _STEADY = 0.03
-"""Dual step of the linearized preset, relative to the penalty: larger ones let lam run ahead of z where R is a norm."""
+"""Dual step of the linearized preset, relative to the penalty: with larger ones z does not follow lam where R is a norm."""
 _N, _SCALES = 20, 3
+"""n and the number of scales of the exact preset: the penalty reaches its last value, 8 rho, after 120 iterations."""
 _NO_UNIT = 1e-30
-"""Adam's epsilon: so small, it keeps from 0/0 and changes nothing else, however far the gradient falls."""
+"""Adam's epsilon in the exact preset: it avoids 0/0 and is otherwise negligible, however small the gradient."""
 
 
 @dataclass(frozen=True, init=False)
@@ -184,8 +185,8 @@ class LinearizedADMM(ADMM):
     """Algorithm 1 of the paper: one step in z, one proximal gradient step in w, one in the dual.
 
     Without options the z step has momentum and the dual step is constant, 3% of the penalty. The paper's plain gradient step
-    needs many times as many iterations on the bundled generators, and its decaying dual step comes to rest before the gap is
-    closed where the multiplier is large, as for l1 and l_inf. ``beta=...`` and ``sigma=...`` together give the paper's own;
+    needs many times as many iterations on the bundled generators, and its decaying dual step stops before the primal residual
+    vanishes where the multiplier is large, as for l1 and l_inf. ``beta=...`` and ``sigma=...`` together give the paper's own;
     ``z_steps.Gradient()`` and ``duals.Paper()`` without numbers have its form, with step sizes that follow the run.
 
     Parameters
@@ -214,16 +215,16 @@ class LinearizedADMM(ADMM):
         penalty: penalties.Penalty | None = None,
     ) -> None:
         _refuse_both("rho", rho, penalty)
-        moves = Momentum() if z_step is None and beta is None else z_step
+        rule = Momentum() if z_step is None and beta is None else z_step
         steady = duals.Constant(share=_STEADY) if dual is None and sigma is None else dual
         fixed = penalties.Constant(rho)
-        super().__init__(*_choices(Linearized(alpha), beta, moves, sigma, steady, penalty or fixed))
+        super().__init__(*_choices(Linearized(alpha), beta, rule, sigma, steady, penalty or fixed))
 
     @classmethod
     def from_certificate(cls, certificate: Certificate) -> LinearizedADMM:
         """The solver with the penalty and the three steps of a certificate by :func:`genprior.theory.certify`.
 
-        Start it from ``certificate.z0``: that is the start the certificate speaks of.
+        Start it from ``certificate.z0``: the certificate holds for that start.
         """
         if certificate.status == "none":
             raise ValueError(f"the certificate gives no steps. {certificate.verdict()} Choose steps without it.")
@@ -247,7 +248,7 @@ class ExactADMM(ADMM):
     sigma
         first dual step; omitted: ``0.01 rho``.
     n, scales
-        the k-th scale has ``2^k n`` iterations, k = 1 .. scales; the last one lasts. 20 and 3 unless given.
+        the k-th scale has ``2^k n`` iterations, k = 1 .. scales; the last one has no end. 20 and 3 unless given.
     z_step, dual, penalty
         another choice in place of Adam's and the paper's.
     """
@@ -267,8 +268,8 @@ class ExactADMM(ADMM):
         for name, value in (("rho", rho), ("n", n), ("scales", scales)):
             _refuse_both(name, value, penalty)
         doubling = penalties.Doubling(rho, _N if n is None else n, _SCALES if scales is None else scales)
-        moves = Adam(epsilon=_NO_UNIT) if z_step is None and beta is None else z_step
-        super().__init__(*_choices(Exact(), beta, moves, sigma, dual, penalty or doubling))
+        rule = Adam(epsilon=_NO_UNIT) if z_step is None and beta is None else z_step
+        super().__init__(*_choices(Exact(), beta, rule, sigma, dual, penalty or doubling))
 
 
 def _refuse_both(name: str, value: float | None, penalty: penalties.Penalty | None) -> None:

@@ -20,7 +20,7 @@ class WStep(ABC):
 
     @abstractmethod
     def start(self, problem: Problem, x: Tensor, residual: Tensor) -> Memory:
-        """What the rule remembers, per item."""
+        """The memory at the start, per item."""
 
     @abstractmethod
     def __call__(self, problem: Problem, at: Split, memory: Any) -> Stepped[Any]:
@@ -30,17 +30,17 @@ class WStep(ABC):
     def residual(self, problem: Problem, w: Tensor, lam: Tensor, drift: Tensor, rho: Tensor) -> Tensor:
         """``|w - prox_{tR}(w - t (grad L(w) + lam))| / t`` per item, or a bound on it.
 
-        ``drift`` bounds ``|lam - (lam_old + rho (w - G(z)))|``: how far the dual step left what the w step was taken for.
+        ``drift`` bounds ``|lam - (lam_old + rho (w - G(z)))|``: how far the dual step is from the one for which w is optimal.
         """
 
     @abstractmethod
     def name(self, problem: Problem) -> str:
-        """For people."""
+        """In words, for the plan: how w is computed."""
 
 
 @dataclass(frozen=True)
 class Smoothness:
-    """What :class:`Linearized` keeps."""
+    """The memory of :class:`Linearized`."""
 
     value: Tensor
     """Smoothness of L per item."""
@@ -83,15 +83,15 @@ class Linearized(WStep):
         return _batch.norm(w - problem.on_signal.prox(w - _batch.spread(t, w) * slope, t)) / t
 
     def name(self, problem: Problem) -> str:
-        """For people."""
-        return "linearized (one proximal gradient step)"
+        """In words."""
+        return "one proximal gradient step"
 
 
 @dataclass(frozen=True)
 class Exact(WStep):
     """``w+ = argmin_w L(w) + R(w) + <w, lam> + rho/2 |w - x|^2``, by the loss's own step where it has one.
 
-    ``tolerance`` and ``max_iterations`` serve the inner solver, used only where the loss has no step of its own for R.
+    ``tolerance`` and ``max_iterations`` are those of the inner solver, used only where the loss has no step of its own for R.
     """
 
     tolerance: float = 1e-6
@@ -102,7 +102,7 @@ class Exact(WStep):
         _validate.whole("max_iterations", self.max_iterations)
 
     def start(self, problem: Problem, x: Tensor, residual: Tensor) -> Memory:
-        """What the chosen method remembers."""
+        """The memory of the chosen method."""
         return choose(problem, self.tolerance, self.max_iterations).start(x, residual)
 
     def __call__(self, problem: Problem, at: Split, memory: Any) -> Stepped[Any]:
@@ -114,5 +114,5 @@ class Exact(WStep):
         return drift
 
     def name(self, problem: Problem) -> str:
-        """For people."""
+        """In words, for the plan: how w is computed."""
         return choose(problem, self.tolerance, self.max_iterations).name

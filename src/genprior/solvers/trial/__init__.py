@@ -13,37 +13,35 @@ multipliers           how R enters the function, the dual and the penalty    ``M
 """
 
 from genprior.solvers.damping import Damping, JacobianModel
-from genprior.solvers.quadratic import OwnTerm
-from genprior.solvers.trial.continuation import Continuation, Fall, NoRidge, Ridge
-from genprior.solvers.trial.engine import Aim, Direction, Judged, Lesson, TrialMethod
+from genprior.solvers.quadratic import LatentTerm
+from genprior.solvers.trial.continuation import Continuation, EnergyChange, NoRidge, Ridge
+from genprior.solvers.trial.engine import DescentDirection, Direction, TrialMethod, TrialOutcome, Update
 from genprior.solvers.trial.gauss_newton import DampedGaussNewton
 from genprior.solvers.trial.methods import LBFGS, LevenbergMarquardt, QuasiNewton
 from genprior.solvers.trial.multipliers import Multipliers, SignalPart, Subgradients
 from genprior.solvers.trial.searches import Armijo, Decrease, Judgement, Search, WeakWolfe
 from genprior.solvers.trial.secant import FirstHessian, NewestPair, Preconditioned, Secant
-from genprior.solvers.trial.state import Place, SearchState, Trial, TrialState
+from genprior.solvers.trial.state import BasePoint, SearchState, Trial, TrialState
 
 __all__ = [
     "LBFGS",
-    "Aim",
     "Armijo",
+    "BasePoint",
     "Continuation",
     "DampedGaussNewton",
     "Damping",
     "Decrease",
+    "DescentDirection",
     "Direction",
-    "Fall",
+    "EnergyChange",
     "FirstHessian",
     "JacobianModel",
-    "Judged",
     "Judgement",
-    "Lesson",
+    "LatentTerm",
     "LevenbergMarquardt",
     "Multipliers",
     "NewestPair",
     "NoRidge",
-    "OwnTerm",
-    "Place",
     "Preconditioned",
     "QuasiNewton",
     "Ridge",
@@ -54,6 +52,8 @@ __all__ = [
     "Subgradients",
     "Trial",
     "TrialMethod",
+    "TrialOutcome",
     "TrialState",
+    "Update",
     "WeakWolfe",
 ]

@@ -14,18 +14,18 @@ from genprior.problem import Problem
 from genprior.solvers.trial.state import RidgeState
 
 
-class Fall(NamedTuple):
-    """What the last trial brought."""
+class EnergyChange(NamedTuple):
+    """How a trial changed the energy."""
 
     before: Tensor
     """Energy of the old base."""
     after: Tensor
     """Energy of the new one."""
-    promised: Tensor
-    """Decrease that the search had predicted for a full step."""
+    predicted: Tensor
+    """Decrease predicted for a full step."""
     accepted: Tensor
     same: Tensor
-    """Where the function is still the same: no multiplier has moved."""
+    """Where both energies are of the same function: no multiplier has changed."""
 
 
 class Continuation(ABC):
@@ -36,20 +36,20 @@ class Continuation(ABC):
         """At a start of this energy, where the function has this curvature in the signal; None: there is no ridge."""
 
     @abstractmethod
-    def next(self, ridge: RidgeState, fall: Fall) -> RidgeState:
+    def next(self, ridge: RidgeState, change: EnergyChange) -> RidgeState:
         """After a trial."""
 
 
 @dataclass(frozen=True)
 class NoRidge(Continuation):
-    """The function as it is, from the first step."""
+    """No ridge, from the first step."""
 
     def start(self, problem: Problem, curvature: Tensor, energy: Tensor) -> RidgeState | None:
         """No ridge."""
         return None
 
-    def next(self, ridge: RidgeState, fall: Fall) -> RidgeState:
-        """As it was: there is none."""
+    def next(self, ridge: RidgeState, change: EnergyChange) -> RidgeState:
+        """Unchanged."""
         return ridge
 
 
@@ -57,20 +57,21 @@ class NoRidge(Continuation):
 class Ridge(Continuation):
     """The weight falls with the energy or with the steps, whichever is less, and ends at zero.
 
-    At the start it is ``weight u``, where u is the mean of the first Hessian's eigenvalues; less, by the square, where the
-    energy is less than ``far s u`` for s latents of unit size (a linear generator has about ``s u`` between two random
-    points): warm starts must not be left. Then it is the first weight times ``min(energy left, share)^power``. The share
-    falls by a factor with every accepted step. It changes the path, not the answer.
+    At the start it is ``weight u``, where u is the mean of the first Hessian's eigenvalues; reduced by the
+    square of ``energy / (far s u)`` below one, because warm starts must not be left (a linear generator of latent dimension
+    s has the energy ``s u`` between two random points of unit size). Then it is the first weight times
+    ``min(energy left, share)^power``. The share falls by a factor with every accepted step. The ridge changes the path, not
+    the answer.
 
     Parameters
     ----------
     weight
         at the start, relative to the typical curvature in z; 0: none.
     far
-        share of the energy between random points above which a start counts as far: there the ridge has its full weight.
+        share of the energy between random points above which the ridge has its full weight.
     decay, slow_decay, settled_decay
         factors on the share after an accepted step; after one that gained less than ``slow``, because the ridge may be
-        what holds the energy up; after one that promised less than ``settled``, because the function is then at its
+        what keeps the energy up; after one with a predicted decrease below ``settled``, because the function is then near its
         minimum for this ridge.
     slow, settled
         shares of the energy.
@@ -96,7 +97,7 @@ class Ridge(Continuation):
             _validate.number(name, getattr(self, name), above=0)
 
     def start(self, problem: Problem, curvature: Tensor, energy: Tensor) -> RidgeState:
-        """None yet: it begins with the second trial, and only where the energy of the start is a number."""
+        """Weight zero for the first trial; then the first weight, where the energy of the start is finite."""
         zero = torch.zeros_like(energy)
         first = self._first(problem, curvature, energy)
         return RidgeState(zero, torch.ones_like(zero), first, energy.abs())
@@ -108,14 +109,14 @@ class Ridge(Continuation):
         far = _batch.ratio(energy.abs(), self.far * at_random).clamp_max(1.0)
         return torch.where(energy.isfinite(), self.weight * typical * far.square(), 0.0)
 
-    def next(self, ridge: RidgeState, fall: Fall) -> RidgeState:
+    def next(self, ridge: RidgeState, change: EnergyChange) -> RidgeState:
         """A smaller share where the trial was accepted, and the weight that goes with it."""
-        slow = fall.same & (fall.before - fall.after < self.slow * fall.before.abs())
-        settled = fall.promised < self.settled * fall.before.abs()
+        slow = change.same & (change.before - change.after < self.slow * change.before.abs())
+        settled = change.predicted < self.settled * change.before.abs()
         decay = torch.where(settled, self.settled_decay, torch.where(slow, self.slow_decay, self.decay))
-        left = _batch.ratio(fall.after.clamp_min(0), ridge.first_energy)
-        # A leap is from where the weight stands: the share alone may be above what the energy allows.
-        stood = torch.where(settled, torch.minimum(ridge.share, left), ridge.share)
-        share = torch.where(fall.accepted, decay.to(ridge.share) * stood, ridge.share)
+        left = _batch.ratio(change.after.clamp_min(0), ridge.first_energy)
+        # A large reduction starts from the current weight: the share alone may exceed the energy left.
+        current = torch.where(settled, torch.minimum(ridge.share, left), ridge.share)
+        share = torch.where(change.accepted, decay.to(ridge.share) * current, ridge.share)
         weight = ridge.first_weight * torch.minimum(left, share) ** self.power
         return replace(ridge, weight=torch.where((share > self.end) & weight.isfinite(), weight, 0.0), share=share)

@@ -13,9 +13,9 @@ from genprior.solvers import envelope
 from genprior.solvers.base import Common
 from genprior.solvers.damping import Damping, JacobianModel, affords_jacobian
 from genprior.solvers.estimates import vjp_ratio
-from genprior.solvers.quadratic import OwnTerm
-from genprior.solvers.trial.engine import Aim, Direction, Judged, Lesson
-from genprior.solvers.trial.state import Place, Trial, TrialState
+from genprior.solvers.quadratic import LatentTerm
+from genprior.solvers.trial.engine import DescentDirection, Direction, TrialOutcome, Update
+from genprior.solvers.trial.state import BasePoint, Trial, TrialState
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class DampedState:
     residual: Tensor
     """``e`` at the base, ``(B, m)``."""
     predicted: Tensor
-    """Decrease of the function that the model promised for the last trial."""
+    """Decrease that the model predicted for the last trial."""
     first_value: Tensor
     """Of the function at the start: its rounding is that of all later differences."""
 
@@ -37,16 +37,16 @@ class DampedGaussNewton(Direction[DampedState]):
 
     For losses that are sums of squares, with R = 0. The damping mu follows the ratio of gained to predicted decrease. The
     Jacobian M costs as much as s/3 to s/2 iterations of gradient descent, so it is kept for some steps and corrected by
-    Broyden's rank-one update from what each step measures, rejected ones too: such a step costs one forward pass and no
-    backward pass. Where the limit of a run does not allow for Jacobians, the model starts from the gradient, one backward
-    pass, and learns the rest from the steps.
+    Broyden's rank-one update after every trial, rejected ones too: such a step costs one forward pass and no backward pass.
+    Where the limit of a run does not allow for Jacobians, the model starts from the gradient (one backward pass), and
+    Broyden's updates add the rest.
     """
 
     damping: Damping = Damping()
 
     uses_vjp = False
 
-    def start(self, problem: Problem, base: Place, common: Common, trial: Trial, curvature: Tensor) -> DampedState:
+    def start(self, problem: Problem, base: BasePoint, common: Common, trial: Trial, curvature: Tensor) -> DampedState:
         """No Jacobian yet."""
         if not envelope.is_sum_of_squares(problem):
             raise ValueError(
@@ -57,7 +57,9 @@ class DampedGaussNewton(Direction[DampedState]):
         zero = torch.zeros_like(trial.loss)
         return DampedState(JacobianModel.unknown(e, base.z.shape[1]), e, zero, common.score.abs())
 
-    def learned(self, problem: Problem, s: TrialState[DampedState], base: Place, judged: Judged) -> Lesson[DampedState]:
+    def updated(
+        self, problem: Problem, s: TrialState[DampedState], base: BasePoint, outcome: TrialOutcome
+    ) -> Update[DampedState]:
         """Broyden's update, the damping, and the exact Jacobian where it is due."""
         model, e = s.model, envelope.squares_residual(problem, s.trial.residual, s.trial.loss)
         step = s.search.length[:, None] * s.search.direction
@@ -65,19 +67,19 @@ class DampedGaussNewton(Direction[DampedState]):
         eps = torch.finfo(e.dtype).eps
         visible = model.predicted > 16 * eps * (s.base.energy.abs() + eps * model.first_value)
         jacobian = model.jacobian.updated(step, e - model.residual, size)
-        jacobian = self.damping.judged(jacobian, judged.fall, model.predicted, judged.accepted, visible)
-        residual = torch.where(judged.accepted[:, None], e, model.residual)
+        jacobian = self.damping.judged(jacobian, outcome.decrease, model.predicted, outcome.accepted, visible)
+        residual = torch.where(outcome.accepted[:, None], e, model.residual)
         jacobian, fresh = self._renewed(problem, jacobian, residual, base, s.z.shape)
         gradient = jacobian.vjp(residual)
         column = (jacobian.largest / _batch.above_zero(s.units.smoothness)).sqrt()
         jac_scale = torch.maximum(vjp_ratio(gradient, base.cotangent), column)
         model = replace(model, jacobian=jacobian, residual=residual)
-        return Lesson(model, gradient, fresh, jac_scale, torch.ones_like(fresh))
+        return Update(model, gradient, fresh, jac_scale, torch.ones_like(fresh))
 
     def _renewed(
-        self, problem: Problem, model: JacobianModel, residual: Tensor, base: Place, shape: torch.Size
+        self, problem: Problem, model: JacobianModel, residual: Tensor, base: BasePoint, shape: torch.Size
     ) -> tuple[JacobianModel, Tensor]:
-        """The exact Jacobian where it is due, or the gradient where it is too dear; and where that was."""
+        """The exact Jacobian where it is due, or the gradient where it is too expensive; and where that was."""
         fresh = self.damping.due(model)
         index = fresh.nonzero()[:, 0]
         if len(index) == 0:
@@ -89,8 +91,10 @@ class DampedGaussNewton(Direction[DampedState]):
         gradient = at.vjp(part.loss.gradient(at.x, part.loss.evaluate(at.x)[1]))
         return self.damping.aligned(model, index, residual[index], _batch.flat(gradient)), fresh
 
-    def aim(self, problem: Problem, model: DampedState, base: Place, own: OwnTerm, scale: Tensor) -> Aim[DampedState]:
-        """The damped minimiser of the linear model, and the decrease that it promises."""
+    def descent(
+        self, problem: Problem, model: DampedState, base: BasePoint, own: LatentTerm, scale: Tensor
+    ) -> DescentDirection[DampedState]:
+        """The damped minimiser of the linear model, and the predicted decrease."""
         direction = model.jacobian.direction(base.gradient, base.z, own)
         taken = scale[:, None] * direction
         change = model.jacobian.jvp(taken)
@@ -99,8 +103,8 @@ class DampedGaussNewton(Direction[DampedState]):
         slope = _batch.dot(base.gradient + own.gradient(base.z), direction)
         if not own.is_quadratic:
             slope = slope + own.change(base.z, direction)
-        return Aim(replace(model, predicted=predicted), direction, slope)
+        return DescentDirection(replace(model, predicted=predicted), direction, slope)
 
     def takes_jacobians(self) -> bool:
-        """It does."""
+        """Always."""
         return True

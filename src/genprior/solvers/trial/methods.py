@@ -26,7 +26,7 @@ class QuasiNewton(Choice):
 
     *The steps.* ``z+ = z - t B^-1 grad phi``, with backtracking (:class:`trial.Armijo`). B comes from BFGS updates and, first,
     the generator's preconditioner ``E[DG^T DG]`` (:class:`trial.Secant`). A rejected trial updates B as well, because its
-    gradient was paid for, and up to twice the search turns to the new direction instead of shortening the old one.
+    gradient has been computed; up to twice the search then takes the new direction instead of shortening the old one.
 
     *The ridge* ``c/2 |z - centre|^2`` towards the latent distribution (:class:`trial.Ridge`) keeps the first iterates where
     the generator was trained, where its curvature is moderate. It fades as the energy falls, and ends at zero.
@@ -38,11 +38,11 @@ class QuasiNewton(Choice):
     ridge
         weight of the ridge at the start, relative to the typical curvature in z; 0: none.
     dual_every, growth
-        accepted steps between two moves of the dual, and the growth of rho at each.
+        accepted steps between two updates of the dual, and the growth of rho at each.
     rho
         first penalty; omitted: from the problem's own units. Without effect where R is zero or quadratic.
     memory
-        number of steps from which the Hessian is learnt: the last ones.
+        number of curvature pairs kept, the last ones.
     refresh
         accepted steps between two Gauss-Newton matrices ``DG^T (d2e) DG`` that replace B; omitted: never. Each costs a
         Jacobian, s/3 to s/2 iterations.
@@ -82,10 +82,11 @@ class QuasiNewton(Choice):
 
     def plan(self, problem: Problem) -> str:
         """In words."""
-        text = "quasi-Newton steps in z (BFGS, started from the generator's preconditioner)"
+        text = "BFGS steps in z, with the generator's preconditioner as the first Hessian, minimise"
         if problem.needs_splitting:
-            return f"{text} on the augmented Lagrangian, w eliminated by {envelope.method_name(problem)}"
-        return f"{text} on L(G(z)), which is smooth: no splitting is needed"
+            eliminated = f"w is eliminated by {envelope.method_name(problem)}."
+            return f"{text} the augmented Lagrangian, because R is not smooth; {eliminated}"
+        return f"{text} L(G(z)), which is smooth: no splitting is needed."
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,10 @@ class LBFGS(Choice):
 
     def plan(self, problem: Problem) -> str:
         """In words."""
-        return f"L-BFGS in z on L(G(z)), memory {self.memory}, weak Wolfe line search"
+        return (
+            f"L-BFGS in z minimises L(G(z)): {self.memory} curvature pairs are kept, and the step length meets the weak Wolfe "
+            "conditions."
+        )
 
 
 @dataclass(frozen=True)
@@ -138,7 +142,7 @@ class LevenbergMarquardt(Choice):
     taken when it lowers the objective; the damping mu follows the ratio of gained to predicted decrease. See
     :class:`trial.DampedGaussNewton` for what a step costs.
 
-    Convergence is judged when Jacobian or gradient are new: an updated one is a guess.
+    Convergence is judged only where Jacobian or gradient are exact: an updated one is approximate.
 
     Parameters
     ----------
@@ -166,4 +170,7 @@ class LevenbergMarquardt(Choice):
 
     def plan(self, problem: Problem) -> str:
         """In words."""
-        return f"Levenberg-Marquardt on L(G(z)): Jacobian by forward mode, kept for {self.refresh} steps with Broyden updates"
+        return (
+            "Levenberg-Marquardt steps in z minimise L(G(z)). The Jacobian is computed by forward mode, kept for "
+            f"{self.refresh} steps and corrected by Broyden's updates."
+        )

@@ -15,12 +15,12 @@ from genprior.solvers import envelope
 from genprior.solvers.admm import penalties
 from genprior.solvers.admm.exact import inner_error
 from genprior.solvers.base import Multiplier
-from genprior.solvers.envelope import EnvelopeValue, Warm
-from genprior.solvers.estimates import curvature_of, hidden_force
+from genprior.solvers.envelope import EnvelopeValue, WarmStart
+from genprior.solvers.estimates import curvature_of, hidden_by_rounding
 from genprior.solvers.trial.state import M, SplitState, TrialState
 
 
-class Begun(NamedTuple):
+class InitialFunction(NamedTuple):
     """The function at the start."""
 
     value: EnvelopeValue
@@ -32,8 +32,8 @@ class Begun(NamedTuple):
     """Its typical second derivative along such signals: the scale of a first Hessian."""
 
 
-class Moved(NamedTuple):
-    """A move of the dual and the penalty, and the function that it leaves at the trial point."""
+class MultiplierUpdate(NamedTuple):
+    """New multipliers and penalty, and the new function at the trial point."""
 
     where: Tensor
     factor: Tensor
@@ -46,7 +46,7 @@ class Moved(NamedTuple):
 class Constraint(NamedTuple):
     """What splitting adds to the residuals of the optimality conditions."""
 
-    gap: Tensor
+    primal_residual: Tensor
     """``|w - G(z)|``, relative."""
     error: Tensor
     """Distance of the multiplier from a subgradient of ``L + R``."""
@@ -59,7 +59,7 @@ class SignalPart(ABC):
     """A rule for the function ``e(x)`` of the signal."""
 
     @abstractmethod
-    def start(self, problem: Problem, x: Tensor, point: Point) -> Begun:
+    def start(self, problem: Problem, x: Tensor, point: Point) -> InitialFunction:
         """At the first signals."""
 
     @abstractmethod
@@ -68,8 +68,8 @@ class SignalPart(ABC):
     ) -> EnvelopeValue:
         """At ``x``; an inner solver may start from ``w``."""
 
-    def moved(self, problem: Problem, s: TrialState[M], accepted: Tensor) -> Moved | None:
-        """Move the dual and the penalty where that is due; None: nowhere."""
+    def updated(self, problem: Problem, s: TrialState[M], accepted: Tensor) -> MultiplierUpdate | None:
+        """Update the dual and the penalty where that is due; None: nowhere."""
         return None
 
     def constraint(self, problem: Problem, s: TrialState[M]) -> Constraint | None:
@@ -85,12 +85,12 @@ class SignalPart(ABC):
 class Subgradients(SignalPart):
     """``e = L + R`` with one of its subgradients; an indicator counts as its exact penalty."""
 
-    def start(self, problem: Problem, x: Tensor, point: Point) -> Begun:
+    def start(self, problem: Problem, x: Tensor, point: Point) -> InitialFunction:
         """At the first signals."""
         zero = torch.zeros_like(point.loss)
         value = self.evaluate(problem, x, point, None, zero, x)
         nu = curvature_of(problem, x, point.residual)
-        return Begun(value, None, zero, nu, nu)
+        return InitialFunction(value, None, zero, nu, nu)
 
     def evaluate(
         self, problem: Problem, x: Tensor, point: Point, split: SplitState | None, rho: Tensor, w: Tensor
@@ -105,19 +105,19 @@ class Multipliers(SignalPart):
     """The method of multipliers where R is neither zero nor quadratic; otherwise ``e = L + R`` itself, which is smooth.
 
     ``e(x) = min_w L(w) + R(w) + <w - x, lam> + rho/2 |w - x|^2``: smooth, although R is not. Every ``every`` accepted steps
-    ``lam+ = lam + rho (w - x)`` and rho grows by the factor ``growth``: ADMM with its w step taken after every trial of z.
+    ``lam+ = lam + rho (w - x)`` and rho grows by the factor ``growth``: ADMM with a w step after every trial of z.
 
     Parameters
     ----------
     every, growth
-        accepted steps between two moves of the dual, and the growth of rho at each.
+        accepted steps between two updates of the dual, and the growth of rho at each.
     rho
         first penalty; omitted: from the problem's own units.
     spent
-        the dual moves early where a step promises less than this share of ``rho |w - x|^2``.
+        the dual is updated early where the predicted decrease is below this share of ``rho |w - x|^2``.
     together
-        a smaller gap, relative to the signal, is none: then the penalty does not grow, because a larger one would only
-        blunt the steps.
+        primal residual, relative to the signal, below which the penalty no longer grows: a larger one would only shorten
+        the steps.
     most_growth
         of the penalty over a run.
 
@@ -142,17 +142,17 @@ class Multipliers(SignalPart):
             _validate.number(name, getattr(self, name), least=0)
         _validate.number("most_growth", self.most_growth, least=1)
 
-    def start(self, problem: Problem, x: Tensor, point: Point) -> Begun:
+    def start(self, problem: Problem, x: Tensor, point: Point) -> InitialFunction:
         """No multiplier yet."""
         zero, smoothness = torch.zeros_like(point.loss), envelope.smoothness(problem, x)
         if not problem.needs_splitting:
             value = envelope.smooth_value(problem, x, point)
-            return Begun(value, None, zero, smoothness, envelope.curvature(problem, x))
+            return InitialFunction(value, None, zero, smoothness, envelope.curvature(problem, x))
         rho = penalties.Constant(self.rho).first(problem, x)
         lam = torch.zeros_like(x)
         value = envelope.evaluate(problem, x, point, lam, rho, None)
         split = SplitState(lam, value.memory, zero, rho, zero, _batch.norm(x))
-        return Begun(value, split, rho, smoothness, rho)
+        return InitialFunction(value, split, rho, smoothness, rho)
 
     def evaluate(
         self, problem: Problem, x: Tensor, point: Point, split: SplitState | None, rho: Tensor, w: Tensor
@@ -160,9 +160,9 @@ class Multipliers(SignalPart):
         """One exact w step, where R needs it."""
         if split is None:
             return envelope.smooth_value(problem, x, point)
-        return envelope.evaluate(problem, x, point, split.lam, rho, Warm(w, split.memory))
+        return envelope.evaluate(problem, x, point, split.lam, rho, WarmStart(w, split.memory))
 
-    def moved(self, problem: Problem, s: TrialState[M], accepted: Tensor) -> Moved | None:
+    def updated(self, problem: Problem, s: TrialState[M], accepted: Tensor) -> MultiplierUpdate | None:
         """``lam+ = lam + rho (w - x)`` and a larger rho, where it is due."""
         split, r = s.split, s.trial.r
         if split is None or r is None:
@@ -177,7 +177,7 @@ class Multipliers(SignalPart):
         lam = torch.where(_batch.spread(due, r), split.lam + _batch.spread(s.rho, r) * r, split.lam)
         rho = s.rho * factor
         point = Point(s.objective, s.score, s.trial.residual, s.trial.loss)
-        value = envelope.evaluate(problem, s.x, point, lam, rho, Warm(s.w, split.memory))
+        value = envelope.evaluate(problem, s.x, point, lam, rho, WarmStart(s.w, split.memory))
         wide = _batch.spread(due, s.x)
         assert value.r is not None, "the envelope has a minimiser of its own"
         kept = EnvelopeValue(
@@ -187,19 +187,19 @@ class Multipliers(SignalPart):
             torch.where(wide, value.r, r),
             split.memory,
         )
-        return Moved(due, factor, rho, replace(split, lam=lam), kept)
+        return MultiplierUpdate(due, factor, rho, replace(split, lam=lam), kept)
 
     def constraint(self, problem: Problem, s: TrialState[M]) -> Constraint | None:
-        """W is exact for the multiplier ``lam + rho (w - x)``, so only the gap, and an inner solver's error, are off."""
+        """W is exact for the multiplier ``lam + rho (w - x)``: the primal residual and an inner solver's error remain."""
         split, nu = s.split, s.units.smoothness
         if split is None:
             return None
         size = torch.maximum(_batch.norm(s.base.x), 0.1 * split.extent)
         error = inner_error(split.memory, nu, s.rho, size, s.evidence.cotangent)
-        error = error + hidden_force(s.base.gap, s.rho, size, nu)
+        error = error + hidden_by_rounding(s.base.primal_residual, s.rho, size, nu)
         cotangent = s.evidence.cotangent
         cotangent = torch.where(nu > 0, cotangent, torch.maximum(cotangent, split.first_cotangent))
-        return Constraint(_batch.ratio(s.base.gap, size), error, size, cotangent)
+        return Constraint(_batch.ratio(s.base.primal_residual, size), error, size, cotangent)
 
     def multiplier(self, s: TrialState[M]) -> Multiplier | None:
         """The dual variable and the penalty."""

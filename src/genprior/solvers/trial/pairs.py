@@ -1,4 +1,4 @@
-"""The secant model of a Hessian: a first one, known by its eigenvalues, and BFGS updates from the steps since."""
+"""The secant model of a Hessian: a first one, given by its eigenvalues, and BFGS updates by later steps."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torch import Tensor
 from genprior import _batch
 
 _CLEAR = 10
-"""Least cosine between a step and the change of the gradient over it, in units of rounding: below, its sign is chance."""
+"""Least cosine between a step and the gradient's change over it, in units of rounding: below, its sign is random."""
 
 
 @dataclass(frozen=True)
 class SecantModel:
     """``B(c)``, per item: BFGS updates of ``diag(first) + c I`` by the pairs ``(s, y + c s)``, for any c >= 0.
 
-    A part ``c/2 |z|^2`` of the function is thus modelled exactly, also when c changes from one iteration to the next: what was
-    learnt about the rest stays as it is. Everything is in coordinates in which the first Hessian is diagonal; those who use
-    the model choose them, and give the diagonal with each call, scaled as they like.
+    A part ``c/2 |z|^2`` of the function is thus modelled exactly, also when c changes from one iteration to the next: the
+    pairs stay as they are. All vectors are in coordinates in which the first Hessian is diagonal; the caller chooses them,
+    and gives the diagonal, scaled, with each call.
 
     References
     ----------
@@ -45,7 +45,7 @@ class SecantModel:
     # -- updates -----------------------------------------------------------------------------------------------------
 
     def updated(self, where: Tensor, step: Tensor, change: Tensor) -> tuple[SecantModel, Tensor]:
-        """Add a pair, for the items in ``where``, and say for which it was; the oldest makes room for it.
+        """Add a pair for the items in ``where``, in place of the oldest, and return for which it was added.
 
         A pair whose ``<step, change>``, as stored, is not finite or not above rounding would spoil the model: it is left out.
         """
@@ -111,7 +111,7 @@ class SecantModel:
         diagonal = inner.diagonal(dim1=1, dim2=2)
         inner = inner + torch.diag_embed(_filled(diagonal) - diagonal)
         factor, failed = torch.linalg.cholesky_ex(inner)
-        usable = (failed == 0)[:, None, None]  # where rounding spoils that, the first Hessian serves
+        usable = (failed == 0)[:, None, None]  # where rounding makes it indefinite, the first Hessian is used
         factor = torch.where(usable, factor, torch.eye(inner.shape[1], device=inner.device, dtype=inner.dtype))
 
         def times(v: Tensor) -> Tensor:

@@ -14,11 +14,11 @@ from genprior.solvers.trial.state import SearchState
 
 
 class Judgement(NamedTuple):
-    """What a trial led to."""
+    """The decision about a trial."""
 
     accepted: Tensor
     lost: Tensor
-    """Given up: the direction's model starts anew from the same base."""
+    """Where the search gives up: the direction's model is reset at the same base."""
     low: Tensor
     high: Tensor
 
@@ -41,7 +41,7 @@ class Search(ABC):
     def next(self, s: SearchState, judgement: Judgement, turns: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         """Where a new direction is taken, and the length of the next trial.
 
-        ``turns``: where the rejected trial taught the model something, so that another direction is worth trying.
+        ``turns``: where a rejected trial has updated the model, so that another direction is worth a trial.
         """
 
 
@@ -56,10 +56,10 @@ class Armijo(Search):
     backtrack
         factor on the length after a rejected trial.
     max_trials
-        rejected trials after which the model of the direction is given up.
+        rejected trials after which the direction's model is reset.
     turns
-        rejected trials after each of which the direction is made anew from what they taught, before the search only
-        shortens it.
+        rejected trials from one base after which a new direction is computed from the updated model; after more, the search
+        only shortens the step.
     """
 
     c: float = 1e-4
@@ -74,7 +74,7 @@ class Armijo(Search):
         _validate.whole("turns", self.turns, 0)
 
     def decreased(self, s: SearchState, base: Tensor, trial: Tensor, rounding: Tensor) -> Tensor:
-        """By the share c of what the slope promises."""
+        """By the share c of the decrease that the slope predicts."""
         return trial <= base + self.c * s.length * s.slope + rounding
 
     def judged(self, s: SearchState, decreased: Tensor, along: Tensor | None) -> Judgement:
@@ -82,7 +82,7 @@ class Armijo(Search):
         return Judgement(decreased, ~decreased & (s.trials + 1 >= self.max_trials), s.low, s.high)
 
     def next(self, s: SearchState, judgement: Judgement, turns: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """From a new base, or where a rejected trial taught something, the full step; else a shorter one."""
+        """The full step from a new base, or where a rejected trial has updated the model; else a shorter one."""
         new = judgement.accepted | judgement.lost | (turns & (s.trials < self.turns))
         return new, torch.where(new, scale, self.backtrack * s.length)
 

@@ -1,4 +1,4 @@
-"""Directions from secants: the Hessian is learnt from the change of the gradient over the steps (BFGS)."""
+"""Quasi-Newton directions: BFGS updates a first Hessian by the change of the gradient over each step."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from genprior.solvers import envelope
 from genprior.solvers.base import Common
 from genprior.solvers.damping import affords_jacobian
 from genprior.solvers.estimates import is_long, lipschitz
-from genprior.solvers.quadratic import OwnTerm, proximal_direction
-from genprior.solvers.trial.engine import Aim, Direction, Judged, Lesson
+from genprior.solvers.quadratic import LatentTerm, proximal_direction
+from genprior.solvers.trial.engine import DescentDirection, Direction, TrialOutcome, Update
 from genprior.solvers.trial.pairs import SecantModel
-from genprior.solvers.trial.state import Place, Trial, TrialState
+from genprior.solvers.trial.state import BasePoint, Trial, TrialState
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class SecantState:
 
 
 class FirstHessian(ABC):
-    """What a secant model starts from."""
+    """The first Hessian of a secant model."""
 
     @abstractmethod
     def eigenvalues(self, problem: Problem, curvature: Tensor) -> Tensor:
@@ -54,9 +54,9 @@ class FirstHessian(ABC):
 
 @dataclass(frozen=True)
 class Preconditioned(FirstHessian):
-    """``curvature E[DG^T DG]``: directions that move the signal much and those that hardly do start at their right scale.
+    """``curvature E[DG^T DG]``: strong and weak directions of the generator start at the right scale.
 
-    Its scale t is 1 before the first pair and then follows what the pairs measured: the product of their
+    Its scale t is 1 before the first pair and then follows the measured curvature: the product of the pairs'
     ``<s, y> / <s, first s>`` to the power ``1/(n + doubt)`` for n pairs, within ``least_scale`` and 1. An average over the
     latent distribution exceeds the curvature at most points, and along most directions that steps take.
 
@@ -65,7 +65,7 @@ class Preconditioned(FirstHessian):
     floor
         eigenvalues are raised by this share of the largest one.
     doubt
-        number of pairs after which the scale that they measured counts by half, on a logarithmic scale.
+        number of pairs at which the measured scale has half its weight, in the logarithm.
     least_scale
         of the first Hessian.
     """
@@ -126,20 +126,19 @@ class Secant(Direction[SecantState]):
     Parameters
     ----------
     memory
-        number of pairs: the last ones.
+        number of curvature pairs kept, the last ones.
     first
         the first Hessian: :class:`Preconditioned` or :class:`NewestPair`.
     clear
-        least cosine between a rejected step and the change of the gradient over it for the pair to update B: the gradient
-        was paid for. None: rejected trials update nothing.
+        least cosine between a rejected step and the change of the gradient over it for the pair to update B, because its
+        gradient has been computed. None: rejected trials update nothing.
     refresh
         accepted steps between two Gauss-Newton matrices ``DG^T (d2e) DG`` that replace B; omitted: never. Each costs a
         Jacobian. Needs a preconditioned first Hessian.
     refresh_share
         most of what is left of a limited run that such a matrix may take.
     shortest
-        after a search that was given up, the first Hessian is larger by one over the last length, but not by more than one
-        over this.
+        after a failed search the first Hessian is divided by the last step length, or by this if that is larger.
     """
 
     memory: int = 50
@@ -162,7 +161,7 @@ class Secant(Direction[SecantState]):
         _validate.number("refresh_share", self.refresh_share, least=0)
         _validate.number("shortest", self.shortest, above=0)
 
-    def start(self, problem: Problem, base: Place, common: Common, trial: Trial, curvature: Tensor) -> SecantState:
+    def start(self, problem: Problem, base: BasePoint, common: Common, trial: Trial, curvature: Tensor) -> SecantState:
         """No pair yet."""
         items, size = base.z.shape
         shared = self.first.basis(problem)
@@ -170,31 +169,35 @@ class Secant(Direction[SecantState]):
         pairs = SecantModel.fresh(self.first.eigenvalues(problem, curvature), self.memory, size)
         return SecantState(pairs, own, curvature, torch.zeros_like(curvature))
 
-    # -- learning ----------------------------------------------------------------------------------------------------
+    # -- updates -----------------------------------------------------------------------------------------------------
 
-    def learned(self, problem: Problem, s: TrialState[SecantState], base: Place, judged: Judged) -> Lesson[SecantState]:
-        """The trial updates the model, an accepted one always, a rejected one where it says something."""
-        vjp, model = judged.vjp, s.model
+    def updated(
+        self, problem: Problem, s: TrialState[SecantState], base: BasePoint, outcome: TrialOutcome
+    ) -> Update[SecantState]:
+        """The trial updates the model: an accepted one always, a rejected one where its curvature is clearly positive."""
+        vjp, model = outcome.vjp, s.model
         assert vjp is not None, "this direction uses gradients"
         z, gradient = _batch.flat(s.z), _batch.flat(vjp.gradient)
         step, change = z - s.base.z, gradient - s.base.gradient
-        teaches = self._teaches(judged.accepted, step, change) & is_long(step, z) & ~judged.moved & (s.k > 0)
+        informative = (
+            self._is_informative(outcome.accepted, step, change) & is_long(step, z) & ~outcome.moved & (s.k > 0)
+        )
         unit = _batch.norm(step).clamp_min(torch.finfo(step.dtype).tiny)[:, None]
-        into = self._into(problem, model)
-        pairs, taught = model.pairs.updated(teaches, into(step / unit), into(change / unit))
+        into = self._to_eigenbasis(problem, model)
+        pairs, changed = model.pairs.updated(informative, into(step / unit), into(change / unit))
         if isinstance(self.first, NewestPair):
             pairs = replace(pairs, first=lipschitz(s.units.smoothness, vjp.kappa)[:, None])
-        model = replace(model, pairs=pairs, accepted=model.accepted + judged.accepted)
-        model = self._renewed(problem, model, base, judged.accepted, s)
-        return Lesson(model, base.gradient, judged.accepted, judged.jac_scale, taught)
+        model = replace(model, pairs=pairs, accepted=model.accepted + outcome.accepted)
+        model = self._renewed(problem, model, base, outcome.accepted, s)
+        return Update(model, base.gradient, outcome.accepted, outcome.jac_scale, changed)
 
-    def _teaches(self, accepted: Tensor, step: Tensor, change: Tensor) -> Tensor:
+    def _is_informative(self, accepted: Tensor, step: Tensor, change: Tensor) -> Tensor:
         if self.clear is None:
             return accepted
         return accepted | (_batch.dot(step, change) > self.clear * _batch.norm(step) * _batch.norm(change))
 
     def _renewed(
-        self, problem: Problem, model: SecantState, base: Place, accepted: Tensor, s: TrialState[SecantState]
+        self, problem: Problem, model: SecantState, base: BasePoint, accepted: Tensor, s: TrialState[SecantState]
     ) -> SecantState:
         """The Gauss-Newton matrix at the base, where it is due."""
         if self.refresh is None or model.basis is None:
@@ -207,16 +210,16 @@ class Secant(Direction[SecantState]):
                 problem.rows(index), base.z[index].reshape(-1, *s.z.shape[1:]), s.rho[index]
             )
         except OnlyGradients:
-            return model  # BFGS goes on
+            return model  # BFGS continues without
         return self.replaced(model, index, matrices)
 
     def replaced(self, model: SecantState, index: Tensor, matrices: Tensor) -> SecantState:
         """Other first Hessians, without pairs, for the items in ``index``.
 
-        One that is not finite, or so small that it has underflowed, leaves its item alone.
+        Items with a matrix that is not finite, or has underflowed, keep theirs.
         """
         assert isinstance(self.first, Preconditioned), "checked in the constructor"
-        assert model.basis is not None, "as many as there are items, where matrices replace them"
+        assert model.basis is not None, "one basis per item where Gauss-Newton matrices replace it"
         precision = torch.finfo(matrices.dtype)
         clear = matrices.diagonal(dim1=1, dim2=2).amax(dim=1) > precision.tiny / precision.eps
         whole = clear & torch.isfinite(matrices).flatten(1).all(dim=1)
@@ -237,11 +240,11 @@ class Secant(Direction[SecantState]):
         )
 
     def scaled(self, model: SecantState, factor: Tensor) -> SecantState:
-        """Pairs and first Hessian of a function that has grown."""
+        """Pairs and first Hessian of ``factor`` times the function."""
         return replace(model, pairs=model.pairs.scaled(factor), curvature=model.curvature * factor)
 
     def restarted(self, problem: Problem, model: SecantState, lost: Tensor, s: TrialState[SecantState]) -> SecantState:
-        """Back to the first Hessian, larger the shorter the search had become, in the shared basis."""
+        """Back to the first Hessian in the shared basis, divided by the last step length of the failed search."""
         if isinstance(self.first, NewestPair):
             return replace(model, pairs=model.pairs.restarted(lost, model.pairs.first))
         first = self.first.eigenvalues(problem, model.curvature / s.search.length.clamp_min(self.shortest))
@@ -252,33 +255,35 @@ class Secant(Direction[SecantState]):
 
     # -- use ---------------------------------------------------------------------------------------------------------
 
-    def aim(self, problem: Problem, model: SecantState, base: Place, own: OwnTerm, scale: Tensor) -> Aim[SecantState]:
+    def descent(
+        self, problem: Problem, model: SecantState, base: BasePoint, own: LatentTerm, scale: Tensor
+    ) -> DescentDirection[SecantState]:
         """The minimiser of the quadratic model at the base, and the change that its linear part and H predict."""
-        pairs, into, out = model.pairs, self._into(problem, model), self._out(problem, model)
+        pairs, into, out = model.pairs, self._to_eigenbasis(problem, model), self._from_eigenbasis(problem, model)
         first, known = self.first.scaled(pairs), own.curvature(base.energy)
         gradient = base.gradient + own.gradient(base.z)
         inside = into(gradient)
         newton = out(pairs.newton(inside, known, first))
         slope = _batch.dot(gradient, newton)
-        if not bool((slope < 0).all()):  # also where rounding spoilt the model
+        if not bool((slope < 0).all()):  # also where the model is lost in rounding
             plain = -out(inside / (first + known[:, None]))
             newton = torch.where((slope < 0)[:, None], newton, plain)
             slope = _batch.dot(gradient, newton)
         if own.is_quadratic:
-            return Aim(model, newton, slope)
+            return DescentDirection(model, newton, slope)
         times = pairs.hessian(known, first)
         direction = proximal_direction(lambda v: out(times(into(v))), gradient, base.z, newton, own.term, own.shape)
-        return Aim(model, direction, _batch.dot(gradient, direction) + own.change(base.z, direction))
+        return DescentDirection(model, direction, _batch.dot(gradient, direction) + own.change(base.z, direction))
 
-    def _into(self, problem: Problem, model: SecantState) -> Callable[[Tensor], Tensor]:
-        """Into the coordinates of the first Hessian's eigenvectors."""
+    def _to_eigenbasis(self, problem: Problem, model: SecantState) -> Callable[[Tensor], Tensor]:
+        """The map to the coordinates of the first Hessian's eigenvectors."""
         own, shared = model.basis, self.first.basis(problem)
         if own is not None:
             return lambda v: (v[:, None] @ own)[:, 0]
         return (lambda v: v) if shared is None else (lambda v: v @ shared)
 
-    def _out(self, problem: Problem, model: SecantState) -> Callable[[Tensor], Tensor]:
-        """Back from there."""
+    def _from_eigenbasis(self, problem: Problem, model: SecantState) -> Callable[[Tensor], Tensor]:
+        """The map back to latent coordinates."""
         own, shared = model.basis, self.first.basis(problem)
         if own is not None:
             return lambda v: (v[:, None] @ own.mT)[:, 0]

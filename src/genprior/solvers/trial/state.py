@@ -14,12 +14,12 @@ from genprior.solvers.base import State
 from genprior.solvers.envelope import EnvelopeValue
 
 M = TypeVar("M")
-"""What a direction has learnt: a tree of tensors."""
+"""The model of a direction: a tree of tensors."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """The function of the signal at the point where G was evaluated last; latents and signals are in ``State.common``."""
+    """The function of the signal at the last evaluation of G; latents and signals are in ``State.common``."""
 
     energy: Tensor
     """``e(G(z))``: without the term on z, without the ridge."""
@@ -37,14 +37,14 @@ class Trial:
         return cls(value.energy, value.f, value.r, residual, loss)
 
     @property
-    def gap(self) -> Tensor:
+    def primal_residual(self) -> Tensor:
         """``|w - G(z)|``."""
         return torch.zeros_like(self.energy) if self.r is None else _batch.norm(self.r)
 
 
 @dataclass(frozen=True)
-class Place:
-    """The last accepted point, and what is known of the function there."""
+class BasePoint:
+    """The last accepted point, with the function's values there."""
 
     z: Tensor
     """Flat, ``(B, s)``."""
@@ -54,25 +54,25 @@ class Place:
     """``DG(z)^T f``, flat: exact, or that of the direction's model."""
     cotangent: Tensor
     """``|f|``."""
-    gap: Tensor
+    primal_residual: Tensor
     """``|w - G(z)|``."""
 
-    def where(self, accepted: Tensor, other: Place) -> Place:
-        """The other place for the items in ``accepted``."""
+    def where(self, accepted: Tensor, other: BasePoint) -> BasePoint:
+        """The other point for the items in ``accepted``."""
         take = accepted[:, None]
-        return Place(
+        return BasePoint(
             torch.where(take, other.z, self.z),
             torch.where(_batch.spread(accepted, self.x), other.x, self.x),
             torch.where(accepted, other.energy, self.energy),
             torch.where(take, other.gradient, self.gradient),
             torch.where(accepted, other.cotangent, self.cotangent),
-            torch.where(accepted, other.gap, self.gap),
+            torch.where(accepted, other.primal_residual, self.primal_residual),
         )
 
 
 @dataclass(frozen=True)
 class SearchState:
-    """Along which direction, how far, and what became of it."""
+    """The direction, the step length along it, and the bracket of the search."""
 
     direction: Tensor
     """From the base, flat."""
@@ -81,9 +81,9 @@ class SearchState:
     length: Tensor
     """The trial is ``base + length direction``."""
     low: Tensor
-    """Longest length that was too short, and ..."""
+    """Longest length found too short, in searches that bracket."""
     high: Tensor
-    """... shortest one that was too long, in searches that bracket."""
+    """Shortest length found too long."""
     trials: Tensor
     """Rejected trials from this base."""
 
@@ -96,12 +96,12 @@ class SearchState:
 
 @dataclass(frozen=True)
 class RidgeState:
-    """How strongly the prior still attracts the iterates."""
+    """The weight of the ridge towards the prior."""
 
     weight: Tensor
     """c in ``c/2 |z - centre|^2``."""
     share: Tensor
-    """What is left of the first weight, by the number of steps alone."""
+    """Share of the first weight that the number of accepted steps allows for."""
     first_weight: Tensor
     first_energy: Tensor
 
@@ -112,9 +112,9 @@ class SplitState:
 
     lam: Tensor
     memory: WMemory
-    """What the w step keeps from one step to the next."""
+    """State of the w step."""
     age: Tensor
-    """Accepted steps since the dual last moved."""
+    """Accepted steps since the last update of the dual."""
     first_rho: Tensor
     first_cotangent: Tensor
     """``|f|`` at the start: the unit of stationarity where L has no gradient."""
@@ -127,7 +127,7 @@ class TrialState(State, Generic[M]):
     """The last accepted point, the trial from it, and what each part of the method keeps. ``at`` is the trial point."""
 
     trial: Trial
-    base: Place
+    base: BasePoint
     search: SearchState
     model: M
     ridge: RidgeState | None

@@ -3,7 +3,7 @@
 from genprior.solvers.z_steps.base import Advance, FirstOrder, Move, Task, ZStep
 from genprior.solvers.z_steps.first_order import Adam, Gradient, Moments, Momentum
 from genprior.solvers.z_steps.gauss_newton import GaussNewton, MatrixFree
-from genprior.solvers.z_steps.spectral import Lengths, Spectral
+from genprior.solvers.z_steps.spectral import Spectral, SpectralState
 
 __all__ = [
     "Adam",
@@ -11,12 +11,12 @@ __all__ = [
     "FirstOrder",
     "GaussNewton",
     "Gradient",
-    "Lengths",
     "MatrixFree",
     "Moments",
     "Momentum",
     "Move",
     "Spectral",
+    "SpectralState",
     "Task",
     "ZStep",
 ]

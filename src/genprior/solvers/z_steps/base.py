@@ -1,4 +1,4 @@
-"""What a z step is: from one point to the next, so that ``curvature/2 |G(z) - v|^2 + H(z)`` falls."""
+"""The protocol of z steps: from one point to the next, so that ``curvature/2 |G(z) - v|^2 + H(z)`` falls."""
 
 from __future__ import annotations
 
@@ -15,11 +15,16 @@ from genprior.solvers.estimates import lipschitz
 from genprior.terms import Term
 
 M = TypeVar("M")
-"""What a rule remembers from step to step: a tree of tensors with one row per item, or None."""
+"""The memory of a rule: a tree of tensors with one row per item, or None."""
 
 
 class ZStep(ABC, Generic[M]):
     """A rule for moving z."""
+
+    @property
+    def description(self) -> str:
+        """In words, for the plan: by what steps z moves."""
+        return f"{type(self).__name__} steps"
 
     @property
     def follows_penalty(self) -> bool:
@@ -28,7 +33,7 @@ class ZStep(ABC, Generic[M]):
 
     @abstractmethod
     def start(self, problem: Problem, z: Tensor) -> M:
-        """What the rule remembers at the start."""
+        """The memory at the start."""
 
     @abstractmethod
     def advance(self, problem: Problem, state: State, task: Task, memory: M) -> Advance[M]:
@@ -36,14 +41,14 @@ class ZStep(ABC, Generic[M]):
 
 
 class FirstOrder(ZStep[M]):
-    """A rule that needs the gradient and nothing else: one backward pass, one forward pass."""
+    """A rule that needs the gradient alone: one backward pass, one forward pass."""
 
     @abstractmethod
     def __call__(self, move: Move, memory: M) -> tuple[Tensor, M]:
         """The new latents and the new memory."""
 
     def advance(self, problem: Problem, state: State, task: Task, memory: M) -> Advance[M]:
-        """Pull back, move, evaluate."""
+        """Gradient, move, evaluation."""
         vjp = Vjp.of(state, task.cotangent)
         move = Move(
             z=state.z,
@@ -69,11 +74,11 @@ class Task(NamedTuple):
 
 
 class Advance(NamedTuple, Generic[M]):
-    """Where a z step arrived."""
+    """The result of a z step."""
 
     at: Evaluation
     vjp: Vjp
-    """The gradient at the point that was left."""
+    """The gradient at the old point."""
     memory: M
     exact: Tensor | None = None
     """Where that gradient is exact, so that convergence may be judged by it; None: everywhere."""
@@ -81,7 +86,7 @@ class Advance(NamedTuple, Generic[M]):
 
 @dataclass(frozen=True)
 class Move:
-    """All that a z step may use."""
+    """The input of a first-order z step."""
 
     z: Tensor
     gradient: Tensor
@@ -103,5 +108,5 @@ class Move:
 
     @property
     def idle(self) -> Tensor:
-        """Where nothing has ever been pulled back, as in the first iteration of ADMM: no step length is known, z stays."""
+        """Where all gradients so far were zero, as in the first iteration of ADMM: no step length is known, z stays."""
         return self.kappa == 0

@@ -1,7 +1,7 @@
 """z steps along the gradient alone.
 
 Each takes ``z``, the gradient ``g`` of the smooth part, and a per-item estimate ``lipschitz`` of that gradient's Lipschitz
-constant, and ends with the prox of H: ``z+ = prox_{beta H}(z - beta g)`` or its preconditioned relative.
+constant, and ends with the prox of H: ``z+ = prox_{beta H}(z - beta g)`` or a preconditioned variant.
 """
 
 from __future__ import annotations
@@ -21,13 +21,18 @@ from genprior.terms import Term, Zero
 class Gradient(FirstOrder[None]):
     """``z+ = prox_{beta H}(z - beta g)``.
 
-    ``step_size`` is beta. Without it, beta is the inverse of the running Lipschitz estimate, per item, at no extra pass.
+    ``step_size`` is beta. Without it, beta is the inverse of the running Lipschitz estimate, per item, without extra passes.
     """
 
     step_size: float | None = None
 
     def __post_init__(self) -> None:
         _check_step(self.step_size)
+
+    @property
+    def description(self) -> str:
+        """In words."""
+        return f"gradient steps {_length_in_words(self.step_size)}"
 
     @property
     def follows_penalty(self) -> bool:
@@ -48,8 +53,8 @@ class Gradient(FirstOrder[None]):
 class Momentum(FirstOrder[Tensor]):
     """Heavy ball: ``v+ = m v - beta g``, ``z+ = prox_{beta H}(z + v+)``.
 
-    ``step_size`` is beta, as in :class:`Gradient`; by itself it is ``(1 - m)`` times as long, the stable length for the same
-    curvature. ``momentum`` is m, in [0, 1). The velocity restarts from the move that the prox allowed.
+    ``step_size`` is beta, as in :class:`Gradient`; without it beta is ``(1 - m)`` times as long, the stable length for the
+    same curvature. ``momentum`` is m, in [0, 1). The velocity is the move after the prox.
     """
 
     step_size: float | None = None
@@ -59,6 +64,11 @@ class Momentum(FirstOrder[Tensor]):
         _check_step(self.step_size)
         if not 0 <= _validate.number("momentum", self.momentum) < 1:
             raise ValueError(f"momentum must lie in [0, 1), got {self.momentum}")
+
+    @property
+    def description(self) -> str:
+        """In words."""
+        return f"gradient steps with momentum {self.momentum:g}, {_length_in_words(self.step_size)}"
 
     @property
     def follows_penalty(self) -> bool:
@@ -80,12 +90,12 @@ class Momentum(FirstOrder[Tensor]):
 
 
 _SMALL = 1e-8
-"""Adam's usual epsilon."""
+"""Adam's usual epsilon, relative to the first gradient."""
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Adam's two moments of the gradient, how many gradients they are of, and the unit that they are in."""
+    """Adam's two moments of the gradient, the number of gradients in them, and their unit."""
 
     first: Tensor
     second: Tensor
@@ -118,6 +128,12 @@ class Adam(FirstOrder[Moments]):
         if self.epsilon is not None:
             _validate.number("epsilon", self.epsilon, least=0)
 
+    @property
+    def description(self) -> str:
+        """In words."""
+        length = "10% of the latent spread" if self.step_size is None else f"{self.step_size:g}"
+        return f"Adam steps of length {length} per coordinate"
+
     def start(self, problem: Problem, z: Tensor) -> Moments:
         """Both moments and the count zero."""
         zero = z.new_zeros(z.shape[0])
@@ -149,6 +165,10 @@ class Adam(FirstOrder[Moments]):
 def _check_step(step_size: float | None) -> None:
     if step_size is not None:
         _validate.number("step_size", step_size, above=0)
+
+
+def _length_in_words(step_size: float | None) -> str:
+    return "of a length estimated from the curvature" if step_size is None else f"of length {step_size:g}"
 
 
 def _length(step_size: float | None, move: Move) -> Tensor:

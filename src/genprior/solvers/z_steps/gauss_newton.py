@@ -14,29 +14,30 @@ from genprior.operators.conjugate_gradient import conjugate_gradient
 from genprior.problem import Problem
 from genprior.solvers.base import State, Vjp
 from genprior.solvers.damping import Damping, JacobianModel, affords_jacobian, gain_of
-from genprior.solvers.quadratic import OwnTerm, proximal_direction
+from genprior.solvers.quadratic import LatentTerm, proximal_direction
 from genprior.solvers.z_steps.base import Advance, Task, ZStep
 from genprior.solvers.z_steps.first_order import Gradient
 from genprior.terms import Term, Zero
 
 _NO_LIMIT = 10**9
+"""Products that an unlimited run can afford: more than it will ever make."""
 _LEAST_PASSES = 6, 2
-"""Passes, forward and back, of a step with one iteration of conjugate gradients."""
+"""Forward and backward passes of a step with one iteration of conjugate gradients."""
 _VISIBLE = 64
-"""A predicted decrease below so many units of rounding says nothing about the model."""
+"""Predicted decreases below so many units of rounding are not compared with the actual ones."""
 
 
 @dataclass(frozen=True)
 class MatrixFree:
-    """How a step is solved by conjugate gradients, with ``J v`` and ``J^T u`` in place of matrices.
+    """Constants of steps that are solved by conjugate gradients, with ``J v`` and ``J^T u`` in place of matrices.
 
     Parameters
     ----------
     largest_jacobian, largest_latent
-        most numbers in the Jacobian of one item, and largest latent dimension, for which matrices are formed; by item, so
-        that a batch and its parts decide alike.
+        most numbers in the Jacobian of one item, and largest latent dimension, for which matrices are formed; per item, so
+        that the batch size does not matter.
     steps, tolerance
-        of conjugate gradients: a rough answer is enough, because the step is judged.
+        of conjugate gradients: a rough solution is enough, because the step is judged by its decrease.
     prox_steps
         iterations with H, where that is not quadratic.
     shorter, longer
@@ -56,7 +57,7 @@ class MatrixFree:
 class GaussNewton(ZStep[JacobianModel | Tensor]):
     """``d = argmin 1/2 |G(z) + J d - v|^2 + mu/2 |d|^2 + H(z + d)/rho`` with ``v = w + lam/rho`` and ``J = DG(z)``, per item.
 
-    A trial is taken when the z subproblem falls; the damping mu follows the ratio of gained to predicted decrease
+    A trial is taken when it lowers the z subproblem; the damping mu follows the ratio of gained to predicted decrease
     (Levenberg-Marquardt). The Jacobian is kept for ``refresh`` trials and corrected by Broyden's rank-one updates, so that
     most trials cost one forward pass and no backward pass.
 
@@ -87,8 +88,13 @@ class GaussNewton(ZStep[JacobianModel | Tensor]):
         if not isinstance(self.dense, bool | None):
             raise TypeError(f"dense must be True, False or None, got {self.dense!r} ({type(self.dense).__name__})")
 
+    @property
+    def description(self) -> str:
+        """In words."""
+        return f"{self.inner} damped Gauss-Newton steps per iteration"
+
     def start(self, problem: Problem, z: Tensor) -> JacobianModel | Tensor:
-        """No Jacobian yet; without matrices, the damping alone."""
+        """No Jacobian yet; in the matrix-free form, the damping alone."""
         if not self._forms(problem, z):
             return z.new_zeros(z.shape[0])
         residual = z.new_zeros(z.shape[0], math.prod(problem.generator.signal_shape))
@@ -99,7 +105,7 @@ class GaussNewton(ZStep[JacobianModel | Tensor]):
     ) -> Advance[JacobianModel | Tensor]:
         """``inner`` damped trials."""
         e = _batch.flat(task.cotangent) / task.curvature[:, None]
-        own = OwnTerm(_over(problem.on_latent, task.curvature), state.z.shape)
+        own = LatentTerm(_over(problem.on_latent, task.curvature), state.z.shape)
         if isinstance(memory, Tensor):
             return self._without_matrix(problem, state, task, e, own, memory)
         rule = replace(self.damping, refresh=self.refresh)
@@ -131,7 +137,7 @@ class GaussNewton(ZStep[JacobianModel | Tensor]):
     def _renewed(
         self, problem: Problem, s: State, rule: Damping, model: JacobianModel, e: Tensor
     ) -> tuple[JacobianModel, Tensor]:
-        """The exact Jacobian where it is due, or its gradient where it is too dear; and where that was."""
+        """The exact Jacobian where it is due, or its gradient where it is too expensive; and where that was."""
         fresh = rule.due(model)
         index = fresh.nonzero()[:, 0]
         if len(index) == 0:
@@ -142,40 +148,40 @@ class GaussNewton(ZStep[JacobianModel | Tensor]):
         return rule.aligned(model, index, e[index], gradient[index]), fresh
 
     def _without_matrix(
-        self, problem: Problem, s: State, task: Task, e: Tensor, own: OwnTerm, damping: Tensor
+        self, problem: Problem, s: State, task: Task, e: Tensor, own: LatentTerm, damping: Tensor
     ) -> Advance[JacobianModel | Tensor]:
-        """One damped step by conjugate gradients; a gradient step where a limited run has no time for one product."""
+        """One damped step by conjugate gradients; a gradient step where a limited run cannot afford one product."""
         if problem.generator.passes.share(*_LEAST_PASSES, len(s.z)) > 1:
             moved = Gradient().advance(problem, s, task, None)
             return Advance(moved.at, moved.vjp, damping)
         rule, z = self.matrix_free, _batch.flat(s.z)
         maps = problem.generator.linearised(s.z)
         gradient = _batch.flat(maps.vjp(e.reshape(s.x.shape)))
-        curvature = _batch.ratio(_batch.norm(_push(maps, s.z, gradient)), _batch.norm(gradient)).square()
+        curvature = _batch.ratio(_batch.norm(_jvp(maps, s.z, gradient)), _batch.norm(gradient)).square()
         damping = torch.where(damping > 0, damping, self.damping.first * curvature)
         most = self._affordable(problem, len(s.z), 2, 1)
         d = task.shrink[:, None] * self._solved(maps, z, gradient, damping, own, most)
         trial = problem.generator.evaluate((z + d).reshape(s.z.shape), graph=False)
         fall = _fall(own, e, _batch.flat(trial.x - s.x), z, d)
-        predicted = _fall(own, e, _push(maps, s.z, d), z, d)
+        predicted = _fall(own, e, _jvp(maps, s.z, d), z, d)
         accepted = fall > 0
         visible = predicted > _VISIBLE * torch.finfo(e.dtype).eps * _batch.square(e)
-        calmer = torch.where(gain_of(fall, predicted) > 0.5, rule.shorter * damping, damping)
-        changed = torch.where(accepted, calmer, rule.longer * damping)
+        smaller = torch.where(gain_of(fall, predicted) > 0.5, rule.shorter * damping, damping)
+        changed = torch.where(accepted, smaller, rule.longer * damping)
         damping = torch.minimum(torch.where(visible, changed, damping), self.damping.most * curvature)
         at = s.at.where(accepted, trial)
         vjp = self._vjp(s, task, task.curvature[:, None] * gradient, curvature.sqrt())
         return Advance(at, vjp, damping)
 
     def _solved(
-        self, maps: Linearised, z: Tensor, gradient: Tensor, damping: Tensor, own: OwnTerm, most: int
+        self, maps: Linearised, z: Tensor, gradient: Tensor, damping: Tensor, own: LatentTerm, most: int
     ) -> Tensor:
-        """Minimise ``<g, d> + 1/2 |J d|^2 + mu/2 |d|^2 + H(z + d)`` over d, with ``most`` products at the most."""
+        """Minimise ``<g, d> + 1/2 |J d|^2 + mu/2 |d|^2 + H(z + d)`` over d, with at most ``most`` products."""
         rule, add = self.matrix_free, damping + own.curvature(damping)
 
         def apply(v: Tensor) -> Tensor:
-            pushed = maps.jvp(v.reshape(own.shape))
-            return _batch.flat(maps.vjp(pushed)) + add[:, None] * v
+            image = maps.jvp(v.reshape(own.shape))
+            return _batch.flat(maps.vjp(image)) + add[:, None] * v
 
         whole = gradient + own.gradient(z)
         newton = conjugate_gradient(apply, -whole, None, rule.tolerance, min(most, rule.steps)).solution
@@ -184,17 +190,17 @@ class GaussNewton(ZStep[JacobianModel | Tensor]):
         return proximal_direction(apply, whole, z, newton, own.term, own.shape, steps=min(most, rule.prox_steps))
 
     def _affordable(self, problem: Problem, rows: int, forwards: float, backwards: float) -> int:
-        """How often a step of a limited run can afford so many passes; once in any case."""
+        """How often a step of a limited run can afford these passes; at least once."""
         each = problem.generator.passes.share(forwards, backwards, rows)
         return _NO_LIMIT if each == 0 else max(1, int(self.damping.share / each))
 
     @staticmethod
     def _vjp(s: State, task: Task, gradient: Tensor, jac_scale: Tensor) -> Vjp:
-        """With another lower bound of ``|DG|``, because at a solution the cotangent is short."""
+        """With another lower bound of ``|DG|``, because at a solution the cotangent is near zero."""
         return Vjp.known(s, gradient.reshape(s.z.shape), _batch.norm(task.cotangent), jac_scale)
 
 
-def _push(maps: Linearised, z: Tensor, v: Tensor) -> Tensor:
+def _jvp(maps: Linearised, z: Tensor, v: Tensor) -> Tensor:
     return _batch.flat(maps.jvp(v.reshape(z.shape)))
 
 
@@ -202,7 +208,7 @@ def _over(term: Term, curvature: Tensor) -> Term:
     return term if isinstance(term, Zero) else term * (1 / curvature)
 
 
-def _fall(own: OwnTerm, e: Tensor, change: Tensor, z: Tensor, d: Tensor) -> Tensor:
+def _fall(own: LatentTerm, e: Tensor, change: Tensor, z: Tensor, d: Tensor) -> Tensor:
     """How far ``1/2 |e|^2 + H`` falls when e changes by ``change`` and z by d."""
     fall = -(_batch.dot(e, change) + 0.5 * _batch.square(change))
     return fall if isinstance(own.term, Zero) else fall - own.change(z, d)

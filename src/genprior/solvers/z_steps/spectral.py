@@ -1,4 +1,4 @@
-"""Gradient steps whose length is read off the last two gradients."""
+"""Gradient steps of spectral (Barzilai-Borwein) length."""
 
 from __future__ import annotations
 
@@ -15,43 +15,49 @@ from genprior.solvers.z_steps.base import Advance, Task, ZStep
 from genprior.terms import Zero
 
 _LONGEST = 100.0
-"""Most lengths of 1/Lipschitz in a step."""
+"""Longest step, in units of 1/Lipschitz: beyond, a curvature near zero would set the length."""
 _BACKTRACK = 0.25
+"""Factor on the length after a rejected move."""
 
 
 @dataclass(frozen=True)
-class Lengths:
-    """What the next length is read from, per item."""
+class SpectralState:
+    """Measured curvature, and the length after a rejected move, per item."""
 
     curvature: Tensor
-    """``|G(z) - G(z_old)|^2 / |dz|^2`` of the last move that was kept; 0: none yet."""
+    """``|G(z) - G(z_old)|^2 / |dz|^2`` of the last accepted move; 0: none yet."""
     retry: Tensor
-    """Length to be tried after a move that was taken back; 0: it was kept."""
+    """Length to be tried after a rejected move; 0: the last one was accepted."""
 
 
 @dataclass(frozen=True)
-class Spectral(ZStep[Lengths]):
+class Spectral(ZStep[SpectralState]):
     """``z+ = prox_{beta H}(z - beta g)`` with the spectral length of Barzilai and Borwein, and backtracking, per item.
 
-    ``beta = |dz|^2 / (rho |G(z) - G(z_old)|^2)`` over the last move: the inverse of the curvature that it met, for w and
-    lam held fixed (gradients of different iterations would mix their changes in). At first ``1/(rho |DG|^2)`` with the
-    running estimate of ``|DG|``. A move that raises the augmented Lagrangian ``rho/2 |G(z) - v|^2 + H(z)`` is taken back,
+    ``beta = |dz|^2 / (rho |G(z) - G(z_old)|^2)`` over the last move: the inverse of the measured curvature, with w and
+    lam fixed (a difference of two iterations' gradients would include their changes). At first ``1/(rho |DG|^2)`` with the
+    running estimate of ``|DG|``. A move that raises the augmented Lagrangian ``rho/2 |G(z) - v|^2 + H(z)`` is rejected,
     and a quarter of it is tried next.
 
-    One backward and one forward pass, and a second forward pass after an iteration in which a move was taken back.
+    One backward and one forward pass, and a second forward pass after an iteration with a rejected move.
 
     References
     ----------
     Barzilai and Borwein 1988, Two-point step size gradient methods.
     """
 
-    def start(self, problem: Problem, z: Tensor) -> Lengths:
-        """No curvature met, nothing to try again."""
-        zero = z.new_zeros(z.shape[0])
-        return Lengths(zero, zero)
+    @property
+    def description(self) -> str:
+        """In words."""
+        return "gradient steps of spectral length, with backtracking"
 
-    def advance(self, problem: Problem, state: State, task: Task, memory: Lengths) -> Advance[Lengths]:
-        """Pull back, choose the length, move, evaluate, take back what went up."""
+    def start(self, problem: Problem, z: Tensor) -> SpectralState:
+        """No curvature measured, no rejected move."""
+        zero = z.new_zeros(z.shape[0])
+        return SpectralState(zero, zero)
+
+    def advance(self, problem: Problem, state: State, task: Task, memory: SpectralState) -> Advance[SpectralState]:
+        """Gradient, length, move, evaluation; moves that increase the function are rejected."""
         s, vjp = state, Vjp.of(state, task.cotangent)
         length = torch.where(vjp.kappa == 0, 0.0, task.shrink * self._length(vjp, task, memory))
         z = s.z - _batch.spread(length, s.z) * vjp.gradient
@@ -59,9 +65,9 @@ class Spectral(ZStep[Lengths]):
             z = problem.on_latent.prox(z, length)
         at = problem.generator.evaluate(z)
         risen = ~(self._change(problem, s, task, at.x, at.z) <= 0)  # NaN too
-        met = _batch.ratio(_batch.norm(at.x - s.x), _batch.norm(at.z - s.z)).square()
-        new = Lengths(
-            curvature=torch.where(risen | (met == 0), memory.curvature, met),
+        measured = _batch.ratio(_batch.norm(at.x - s.x), _batch.norm(at.z - s.z)).square()
+        new = SpectralState(
+            curvature=torch.where(risen | (measured == 0), memory.curvature, measured),
             retry=torch.where(risen, _BACKTRACK * length, 0.0),
         )
         if bool(risen.any()):
@@ -69,7 +75,7 @@ class Spectral(ZStep[Lengths]):
         return Advance(at, vjp, new, ~risen)
 
     @staticmethod
-    def _length(vjp: Vjp, task: Task, memory: Lengths) -> Tensor:
+    def _length(vjp: Vjp, task: Task, memory: SpectralState) -> Tensor:
         usual = 1 / lipschitz(task.curvature, vjp.kappa)
         spectral = 1 / _batch.above_zero(task.curvature * memory.curvature)
         length = torch.where(memory.curvature > 0, torch.minimum(spectral, _LONGEST * usual), usual)
