@@ -41,7 +41,7 @@ def test_closed_tabs_leave_nothing(address, shared, until):
     before = Counter({kind: alive(kind) for kind in (Page, Race, Client)})
 
     async def come_and_go():
-        await asyncio.gather(*(race(address) for _ in range(5)))
+        await asyncio.gather(*(race(address) for _ in range(3)))
 
     asyncio.run(come_and_go())
     until(lambda: not Client.instances and not shared.queue.running)

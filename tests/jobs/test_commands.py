@@ -110,7 +110,7 @@ def test_every_option_arrives(tmp_path, monkeypatch):
         ("recover {digits} --batch-size 0", "genprior: --batch-size must be at least 1, got 0"),
         ("recover {digits} --latent-ball -3", "genprior: --latent-ball must be a finite number above 0, got -3"),
         ("recover {digits} --noise 1", "genprior: --noise is only used in simulations: add --simulate"),
-        ("recover {digits} --out {digits} --simulate", "is also --out, or lies in it, and what lies there is not read"),
+        ("recover {digits} --out {digits} --simulate", "is also --out, or lies in it, and its files are not read"),
         ("recover {y} ", "shape (2, 300), expected (392,) for one item or (N, 392) for many"),
         ("recover {y} --skip", "shape (2, 300)"),
     ],
