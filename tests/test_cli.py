@@ -74,7 +74,7 @@ def test_demo_report_is_one_page_that_needs_nothing_else(tmp_path):
     text = (tmp_path / "demo.html").read_text(encoding="utf-8")
     addresses = re.findall(r"(?:src|href)=\"([^\"]{0,30})", text)
     assert addresses and all(address.startswith(("data:image/png;base64,", "#")) for address in addresses)
-    assert "<svg" in text and "digits from the generator" in text
+    assert "<svg" in text and "Digits from the generator" in text
     for name in ("original", "A^T y", *demo_solvers()):
         assert name in text
     pictures = re.findall(r"data:image/png;base64,([^\"]+)", text)

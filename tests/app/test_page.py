@@ -222,7 +222,7 @@ def test_the_mask_in_use_is_the_one_on_the_screen(visit, until):
     damaged.get_by_text("% painted over").wait_for()
     paint_everything(page)
     notified(page, "everything is painted over")
-    damaged.get_by_text("leave some part of the image").wait_for()  # the first stroke alone is not in force any more
+    damaged.get_by_text("paint over a part of the image").wait_for()  # the first stroke alone is not in force any more
     page.get_by_role("button", name="Start the race").click()
     notified(page, "there is no mask")
     page.get_by_role("button", name="Clear").last.click()
