@@ -8,8 +8,8 @@ STAMP  := .venv/.complete
 export OMP_NUM_THREADS ?= 1
 
 # What `make quick` runs, without tests marked slow: the tables of the laws, and the parts that everything stands on.
-LAWS  := $(addprefix tests/laws/,operators terms test_losses.py test_exact_step.py test_steps.py test_solvers.py test_secants.py test_continuation.py)
-QUICK := $(LAWS) tests/generators/test_laws.py tests/test_batch_and_validate.py tests/test_problem.py tests/test_random.py tests/test_tree.py
+LAWS  := $(addprefix tests/laws/,operators/test_laws.py operators/test_conjugate_gradient.py terms test_losses.py test_exact_step.py test_steps.py test_solvers.py test_secants.py test_continuation.py)
+QUICK := $(LAWS) tests/generators/test_latents.py tests/test_batch_and_validate.py tests/test_problem.py tests/test_random.py tests/test_tree.py
 
 .PHONY: demo quick laws test lint types check coverage format bench docs clean
 
