@@ -27,6 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
@@ -44,9 +45,10 @@ ITEMS = {"mnist": 20, "celeba": 10}
 """Items of a batch, as in the race."""
 STEPS = {"mnist": 800, "celeba": 300}
 """Far beyond what the targets need."""
-TIMED = (("a", "Auto", 300), ("d", "Auto", 300), ("a", "ExactADMM", 300), ("g", "Auto", 30), ("g", "ExactADMM", 30))
-"""Key, solver and iterations of what is timed."""
-ROUNDS, REPEATS = 5, 3
+TIMED = (("a", "Auto", 100), ("d", "Auto", 100), ("a", "ExactADMM", 100), ("g", "Auto", 10), ("g", "ExactADMM", 10))
+"""Key, solver and iterations of a turn of what is timed."""
+TURNS = 24
+"""Turns of each version: a second or two each, so that both meet the same load, clock and temperature of the machine."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +61,39 @@ class Task:
     steps: int = 0
     """0: as many as :data:`STEPS` says."""
     tolerance: float = 1e-6
-    timed: bool = False
 
 
 # -- in the process of one version -------------------------------------------------------------------------------------
 
 
-def work(task: Task, source: Path, target: Path) -> None:
-    """Do the task with the version in ``source``, and save what was seen."""
+@dataclass(frozen=True)
+class Prepared:
+    """A task with the version in ``source``, ready to run."""
+
+    gp: Any
+    entry: Any
+    contest: Any
+    task: Task
+
+    def solve(self, steps: int, callbacks: Sequence[Any] = ()) -> Any:
+        """One run."""
+        options = {"z0": self.contest.starts, "tolerance": self.task.tolerance, "patience": NEVER, "progress": False}
+        solver, stop = getattr(self.gp, self.task.solver)(), self.gp.MaxSteps(steps)
+        return self.gp.solve(self.contest.problem, solver, stop=stop, callbacks=callbacks, **options)
+
+    def cpu_seconds(self, steps: int) -> float:
+        """Processor seconds of one iteration, free of what happens once."""
+
+        def of(count: int) -> float:
+            begun = time.process_time()
+            self.solve(count)
+            return time.process_time() - begun
+
+        return (of(steps) - of(0)) / steps
+
+
+def prepare(task: Task, source: Path) -> Prepared:
+    """The task, in this process."""
     torch.set_num_threads(1)
     gp = import_module("genprior")
     assert source in Path(gp.__file__).parents, f"genprior came from {gp.__file__}, not from {source}"
@@ -75,19 +102,26 @@ def work(task: Task, source: Path, target: Path) -> None:
     (entry,) = (entry for entry in problems.ENTRIES if entry.key == task.key)
     generator = gp.load_generator(entry.generator)
     contest = problems.instance(entry, generator, ITEMS[entry.generator], task.seed)
-    steps = task.steps or STEPS[entry.generator]
-    options: dict[str, Any] = {"z0": contest.starts, "tolerance": task.tolerance, "patience": NEVER, "progress": False}
-    seen = {"noisy": torch.tensor(entry.noisy)} | fingerprint(contest)
     generator.forget()
-    solver = getattr(gp, task.solver)()
-    if task.timed:
-        seconds = [cpu_seconds(gp, contest.problem, solver, steps, options) for _ in range(REPEATS + 1)]
-        seen["seconds"] = torch.tensor(seconds[1:])  # the first passes of a process are slow
-    else:
-        record = Recorder(contest.truth)
-        result = gp.solve(contest.problem, solver, stop=gp.MaxSteps(steps), callbacks=[record], **options)
-        seen |= record.seen(result)
-    torch.save(seen, target)
+    return Prepared(gp, entry, contest, task)
+
+
+def work(task: Task, source: Path, target: Path) -> None:
+    """Do the task with the version in ``source``, and save what was seen."""
+    prepared = prepare(task, source)
+    seen = {"noisy": torch.tensor(prepared.entry.noisy)} | fingerprint(prepared.contest)
+    record = Recorder(prepared.contest.truth)
+    result = prepared.solve(task.steps or STEPS[prepared.entry.generator], [record])
+    torch.save(seen | record.seen(result), target)
+
+
+def take_turns(task: Task, source: Path) -> None:
+    """Time as many iterations as each line of the standard input says, until it ends."""
+    prepared = prepare(task, source)
+    prepared.cpu_seconds(3)  # the first passes of a process are slow
+    print("ready", flush=True)
+    for line in sys.stdin:
+        print(prepared.cpu_seconds(int(line)), flush=True)
 
 
 def fingerprint(contest: Any) -> dict[str, Tensor]:
@@ -97,17 +131,6 @@ def fingerprint(contest: Any) -> dict[str, Tensor]:
         probes = [images, contest.truth, 0.5 * images]
         objectives = [contest.problem.loss(x) + contest.problem.on_signal(x) for x in probes]
     return {"truth": contest.truth, "starts": contest.starts, "images": images, "probes": torch.stack(objectives)}
-
-
-def cpu_seconds(gp: Any, problem: Any, solver: Any, steps: int, options: dict[str, Any]) -> float:
-    """Processor seconds of one iteration, free of what happens once."""
-
-    def of(count: int) -> float:
-        begun = time.process_time()
-        gp.solve(problem, solver, stop=gp.MaxSteps(count), **options)
-        return time.process_time() - begun
-
-    return (of(steps) - of(0)) / steps
 
 
 class Recorder:
@@ -141,16 +164,48 @@ class Recorder:
 # -- in the process that compares --------------------------------------------------------------------------------------
 
 
+def command(source: Path, task: Task, target: Path | None = None) -> dict[str, Any]:
+    """What starts a process with that version: one that does the task, or one that takes turns at it."""
+    words = [f"{name}={value}" for name, value in asdict(task).items()]
+    return {
+        "args": [sys.executable, __file__, "--worker", str(source), str(target or ""), *words],
+        "env": os.environ | {"PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"},
+    }
+
+
 def run(source: Path, task: Task) -> dict[str, Tensor]:
     """What a process of its own saw with the version in ``source``."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "seen.pt"
-        environment = os.environ | {"PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
-        words = [f"{name}={value}" for name, value in asdict(task).items()]
-        command = [sys.executable, __file__, "--worker", str(source), str(target), *words]
-        subprocess.run(command, env=environment, check=True)
+        subprocess.run(**command(source, task, target), check=True)
         seen: dict[str, Tensor] = torch.load(target, weights_only=True)
         return seen
+
+
+class Timer:
+    """A process with one version, which times iterations when asked."""
+
+    def __init__(self, source: Path, task: Task) -> None:
+        self._process = subprocess.Popen(
+            **command(source, task), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+        self._line()
+
+    def seconds(self, steps: int) -> float:
+        """Processor seconds of one iteration."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{steps}\n")
+        return float(self._line())
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "a worker ended early"
+        return line
 
 
 def must_be_same(old: dict[str, Tensor], new: dict[str, Tensor], task: Task) -> None:
@@ -236,20 +291,23 @@ def compare_passes(old_source: Path, new_source: Path, keys: str, seeds: list[in
     )
 
 
-def compare_seconds(old_source: Path, new_source: Path) -> None:
-    """Print processor seconds per iteration, medians of processes that take turns."""
-    print("problem     solver   old ms   new ms   ratio   quartiles")
-    for key, solver, steps in TIMED:
-        task = Task(key, 0, solver, steps, tolerance=0.0, timed=True)
+def compare_seconds(old_source: Path, new_source: Path, timed: Sequence[tuple[str, str, int]]) -> None:
+    """Print processor seconds per iteration, of processes that take turns of a second or two."""
+    print("problem     solver   old ms   new ms   ratio of medians   median ratio of a turn, quartiles")
+    for key, solver, steps in timed:
+        task = Task(key, 0, solver, steps, tolerance=0.0)
+        timers = [Timer(source, task) for source in (old_source, new_source)]
         times: tuple[list[float], list[float]] = ([], [])
-        for number in range(ROUNDS):
-            turns = ((0, old_source), (1, new_source))
-            for place, source in turns if number % 2 == 0 else reversed(turns):
-                times[place].append(float(run(source, task)["seconds"].median()))
+        for number in range(TURNS):
+            for place in (0, 1) if number % 2 == 0 else (1, 0):
+                times[place].append(timers[place].seconds(steps))
+        for timer in timers:
+            timer.close()
         old, new = (1000 * statistics.median(of) for of in times)
-        quartiles = statistics.quantiles((n / o for o, n in zip(*times, strict=True)), n=4)
+        ratios = [n / o for o, n in zip(*times, strict=True)]
+        low, middle, high = statistics.quantiles(ratios, n=4)
         print(
-            f"{key:>7} {solver:>10} {old:8.3f} {new:8.3f} {new / old:7.3f}   {quartiles[0]:.3f} {quartiles[2]:.3f}",
+            f"{key:>7} {solver:>10} {old:8.3f} {new:8.3f} {new / old:10.3f}   {middle:16.3f}  {low:.3f} {high:.3f}",
             flush=True,
         )
 
@@ -260,11 +318,11 @@ def main() -> None:
         source, target, *words = sys.argv[2:]
         given = dict(word.split("=", 1) for word in words)
         numbers = {"seed": int(given["seed"]), "steps": int(given["steps"]), "tolerance": float(given["tolerance"])}
-        work(
-            Task(given["key"], solver=given["solver"], timed=given["timed"] == "True", **numbers),
-            Path(source),
-            Path(target),
-        )
+        task = Task(given["key"], solver=given["solver"], **numbers)
+        if target:
+            work(task, Path(source), Path(target))
+        else:
+            take_turns(task, Path(source))
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("old", type=Path, help="source folder of the old version")
@@ -277,7 +335,7 @@ def main() -> None:
     options = parser.parse_args()
     old, new = options.old.resolve(), options.new.resolve()
     if options.time:
-        compare_seconds(old, new)
+        compare_seconds(old, new, [entry for entry in TIMED if entry[0] in options.keys])
     else:
         compare_passes(old, new, options.keys, options.seeds, options.solver, options.steps)
 
