@@ -33,17 +33,21 @@ def norm(x: Tensor) -> Tensor:
     """Euclidean norm of each item, shape ``(B,)``, wherever it can be represented, even if its square cannot."""
     x = flat(x)
     length: Tensor = torch.linalg.vector_norm(x, dim=1)
-    low, high = _SAFE.get(x.dtype, (0.0, math.inf))
-    if length.is_cpu and bool(
-        ((length > low) & (length < high)).all()
-    ):  # on other devices this test costs more than the work below
-        return length
-    if x.shape[1] == 0:
+    if x.numel() == 0 or _is_safe(length):
         return length
     largest: Tensor = torch.linalg.vector_norm(x.detach(), ord=math.inf, dim=1)
     unit = torch.where((largest > 0) & (largest < math.inf), largest, 1.0)
     scaled: Tensor = torch.linalg.vector_norm(x / unit[:, None], dim=1)
     return unit * scaled
+
+
+def _is_safe(length: Tensor) -> bool:
+    """Whether no square vanished or overflowed on the way. Elsewhere than on the CPU the test costs more than it saves."""
+    if not length.is_cpu:
+        return False
+    low, high = _SAFE.get(length.dtype, (0.0, math.inf))
+    least, most = torch.aminmax(length)
+    return low < float(least) and float(most) < high
 
 
 def square(x: Tensor) -> Tensor:
