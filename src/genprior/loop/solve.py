@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from genprior import _random, _validate
-from genprior.generators.jacobian import prepare_forward_mode, prepare_gradients
+from genprior.generators.derivatives import prepare_forward_mode, prepare_gradients
 from genprior.loop.checkpoint import Checkpoint, Keeper
 from genprior.loop.run import Options, ProgressBar, Run
 from genprior.problem import Problem

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from genprior import _batch
-from genprior.generators.jacobian import Linearised
+from genprior.generators.derivatives import Linearised
 from genprior.problem import Problem
 from genprior.solvers import envelope
 from genprior.solvers.base import Multiplier

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from genprior import _batch, _validate
-from genprior.generators.jacobian import OnlyGradients
+from genprior.generators.derivatives import OnlyGradients
 from genprior.problem import Problem
 from genprior.solvers import envelope
 from genprior.solvers.base import Common
