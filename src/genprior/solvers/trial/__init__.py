@@ -13,13 +13,12 @@ multipliers           how R enters the function, the dual and the penalty    ``M
 """
 
 from genprior.solvers.damping import Damping, JacobianModel
-from genprior.solvers.envelope import Multipliers, SignalPart, Subgradients
+from genprior.solvers.envelope import Multipliers, SignalPart, Subgradients, Trial
 from genprior.solvers.quadratic import LatentTerm
 from genprior.solvers.trial.engine import (
     BasePoint,
     DescentDirection,
     Direction,
-    Trial,
     TrialMethod,
     TrialOutcome,
     TrialState,

@@ -15,17 +15,10 @@ from genprior.problem import Problem
 from genprior.solvers import envelope
 from genprior.solvers.base import Common
 from genprior.solvers.damping import affords_jacobian
+from genprior.solvers.envelope import Trial
 from genprior.solvers.estimates import is_long, lipschitz
 from genprior.solvers.quadratic import LatentTerm, SecantModel, proximal_direction
-from genprior.solvers.trial.engine import (
-    BasePoint,
-    DescentDirection,
-    Direction,
-    Trial,
-    TrialOutcome,
-    TrialState,
-    Update,
-)
+from genprior.solvers.trial.engine import BasePoint, DescentDirection, Direction, TrialOutcome, TrialState, Update
 
 
 @dataclass(frozen=True)
