@@ -16,7 +16,7 @@ from genprior.assessment import Concern, Facts, ResidualSummary, assess
 from genprior.files.guard import Unreadable
 from genprior.files.hdf5 import Hdf5Array, open_hdf5
 from genprior.files.npz import NpzArray, open_npz
-from genprior.loop.restarts import winners
+from genprior.loop.batch import winners
 from genprior.loop.rows import Outcome
 from genprior.loop.solve import Hopeless
 from genprior.solvers.optimality import optimality

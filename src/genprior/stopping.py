@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -50,6 +51,10 @@ class View:
     def restarts(self) -> Tensor:
         """Number of the restart that each row is."""
         return self.rows % self.per_item
+
+
+Callback = Callable[[View], object]
+"""Called at the start and after every step; one that returns True ends the run."""
 
 
 class StopRule(ABC):

@@ -25,7 +25,7 @@ from genprior.jobs.records import Collected, Solved
 from genprior.jobs.results import write_result
 from genprior.jobs.resume import SIGNALS, plan_of, refuse_losses
 from genprior.jobs.settings import Recovery
-from genprior.loop.progress import share_done
+from genprior.loop.run import share_done
 from genprior.loop.solve import Hopeless, solve
 from genprior.loop.starts import starts
 from genprior.models.foreign import source_digest

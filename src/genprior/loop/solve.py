@@ -10,20 +10,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from genprior import _validate
+from genprior import _random, _validate
 from genprior.generators.jacobian import prepare_forward_mode, prepare_gradients
-from genprior.loop.checkpoint import Checkpoint
-from genprior.loop.observers import Callback
-from genprior.loop.progress import ProgressBar
-from genprior.loop.rules import Options
-from genprior.loop.run import Run
-from genprior.loop.starts import drawn_starts, restarts_of
-from genprior.loop.storage import Keeper
+from genprior.loop.checkpoint import Checkpoint, Keeper
+from genprior.loop.run import Options, ProgressBar, Run
 from genprior.problem import Problem
 from genprior.result import Result
 from genprior.solvers.auto import Auto
 from genprior.solvers.base import Choice
-from genprior.stopping import MaxSteps, StopRule
+from genprior.stopping import Callback, MaxSteps, StopRule
 
 _FINEST = 1e-6
 """Least default tolerance: that of float64."""
@@ -113,7 +108,7 @@ def solve(
         stop=stop,
         tolerance=_tolerance(problem, tolerance),
         patience=chosen.patience if patience is None else patience,
-        restarts=restarts_of(problem, z0, restarts),
+        restarts=_restarts_of(problem, z0, restarts),
         cull_after=cull_after,
         check_every=check_every,
     )
@@ -121,7 +116,7 @@ def solve(
     if chosen.takes_jacobians(problem):
         prepare_forward_mode()
     with torch.inference_mode(False), torch.no_grad():
-        starts = drawn_starts(problem, z0, options.restarts, seed)
+        starts = _drawn_starts(problem, z0, options.restarts, seed)
         items = len(starts) // options.restarts
         batch_size = items if batch_size is None else min(items, _validate.whole("batch_size", batch_size))
         keeper = Keeper(checkpoint, problem, choice, options, starts, batch_size)
@@ -141,6 +136,49 @@ def _check_types(problem: object, choice: object, stop: object, callbacks: objec
         raise TypeError(f"solver must be a genprior solver such as gp.ExactADMM(), got {choice!r}{_hint(choice)}")
     if not isinstance(stop, StopRule):
         raise TypeError(f"stop must be a stop rule such as gp.MaxSteps(500) | gp.Seconds(10), got {stop!r}")
+
+
+def _restarts_of(problem: Problem, z0: Tensor | None, restarts: int) -> int:
+    """Restarts of a run: as asked, or as many as ``z0`` has starts per item."""
+    restarts = _validate.whole("restarts", restarts)
+    if not _for_restarts(problem, z0):
+        return restarts
+    assert z0 is not None, "it has an axis"
+    if restarts not in {1, z0.shape[1]}:
+        raise ValueError(f"z0 holds {z0.shape[1]} starts per item, but restarts is {restarts}: leave restarts out")
+    return _validate.whole("the length of z0's second axis, the starts per item,", z0.shape[1])
+
+
+def _drawn_starts(problem: Problem, z0: Tensor | None, restarts: int, seed: int) -> Tensor:
+    """Starts of all rows of a run, item by item: ``z0`` first, the rest drawn; projected where H forbids them."""
+    generator = problem.generator
+    given = _for_restarts(problem, z0)
+    if z0 is not None:
+        _validate.tensor("z0", z0)
+        _validate.batch("z0", z0, tuple(z0.shape[1:]) if given else generator.latent_shape)
+        _validate.same_place("z0", z0, generator.device, generator.dtype, "the generator")
+    items = problem.batch or (1 if z0 is None else len(z0))
+    if z0 is not None and len(z0) != items:
+        raise ValueError(f"z0 has {len(z0)} items, but the problem has {items}: give one start per item")
+    random = _random.stream("starts", seed)
+    if z0 is not None and given:
+        begun = z0.detach().clone(memory_format=torch.contiguous_format).flatten(0, 1)
+    else:
+        drawn = [generator.draw(items, random) for _ in range(restarts)]
+        if z0 is not None:
+            drawn[0] = z0.detach().clone()
+        begun = torch.stack(drawn, dim=1).flatten(0, 1)
+    constraint = problem.on_latent.constraint
+    if constraint is None:
+        return begun
+    item = torch.arange(items, device=begun.device).repeat_interleave(restarts)
+    return constraint.rows(item).prox(begun, 1.0)
+
+
+def _for_restarts(problem: Problem, z0: Tensor | None) -> bool:
+    """Whether ``z0`` is ``(B, restarts, *latent_shape)``."""
+    latent = problem.generator.latent_shape
+    return isinstance(z0, Tensor) and z0.ndim == len(latent) + 2 and tuple(z0.shape[2:]) == latent
 
 
 class Hopeless(ValueError):
