@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
@@ -102,6 +102,10 @@ class Batches(Generic[Task, Answer]):
     """Called whenever the crew has changed, and now and then."""
 
 
+Answers: TypeAlias = Generator[tuple[int, Answer | Poisoned], None, None]
+"""Number and answer of every batch; closing it ends the workers."""
+
+
 class Engine(ABC):
     """Solves batches somewhere. Frozen data: an engine holds nothing before ``run`` and nothing after it."""
 
@@ -111,7 +115,7 @@ class Engine(ABC):
         """How many batches are solved at a time, as far as that is known before the start."""
 
     @abstractmethod
-    def run(self, batches: Batches[Task, Answer]) -> Iterator[tuple[int, Answer | Poisoned]]:
+    def run(self, batches: Batches[Task, Answer]) -> Answers[Answer]:
         """Number and answer of every batch, as they come.
 
         An exception that solving a batch raises is raised here. When the iterator is closed, the workers are gone.
@@ -129,7 +133,7 @@ class Serial(Engine):
 
     def run(
         self, batches: Batches[Task, Answer], on_progress: Callable[[float, str], object] = _silent
-    ) -> Iterator[tuple[int, Answer | Poisoned]]:
+    ) -> Answers[Answer]:
         """In the order of the numbers."""
         crew = Crew("this process", 1, alive=1)
         batches.watch(crew)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic
 
-from genprior.engines.base import Answer, Batches, Blind, Crew, EngineError, Poisoned, Task
+from genprior.engines.base import Answer, Answers, Batches, Blind, Crew, EngineError, Poisoned, Task
 from genprior.engines.pool import Answered, Event, Failed, Gone, Pool, Ready
 
 _WAIT = 0.5
@@ -62,7 +62,7 @@ def dispatch(
     workers: int,
     patience: Patience = Patience(),  # noqa: B008 - frozen
     clock: Callable[[], float] = time.monotonic,
-) -> Iterator[tuple[int, Answer | Poisoned]]:
+) -> Answers[Answer]:
     """Number and answer of every batch, as they come; closes the pool at the end, however that comes.
 
     Each worker has one batch at a time. When a worker is lost, its batch goes to the next one that is free, and a new
@@ -104,7 +104,7 @@ class _Dispatch(Generic[Task, Answer]):
         self.numbers = iter(self.batches.numbers)
         self.crew = Crew(self.pool.name, self.workers, notes=list(self.pool.notes))
 
-    def answers(self) -> Iterator[tuple[int, Answer | Poisoned]]:
+    def answers(self) -> Answers[Answer]:
         self.next = next(self.numbers, None)
         alone_since = self.clock()
         while self.next is not None or self.again or self.busy:
@@ -122,7 +122,7 @@ class _Dispatch(Generic[Task, Answer]):
                 )
         self._report()
 
-    def _heard(self, event: Event) -> Iterator[tuple[int, Answer | Poisoned]]:
+    def _heard(self, event: Event) -> Answers[Answer]:
         worker = event.worker
         if isinstance(event, Failed):
             raise event.error

@@ -11,13 +11,13 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
 from genprior import _validate
-from genprior.engines.base import Answer, Batches, Engine, Poisoned, Task
+from genprior.engines.base import Answer, Answers, Batches, Engine, Task
 from genprior.engines.dispatch import Patience, dispatch
 from genprior.engines.frames import ERROR, OPEN, READY, TASK, read_frame, write_frame
 from genprior.engines.pool import Answered, Event, Failed, Gone, Pool, Ready
@@ -60,7 +60,7 @@ class Local(Engine):
         """The number of processes."""
         return self.workers
 
-    def run(self, batches: Batches[Task, Answer]) -> Iterator[tuple[int, Answer | Poisoned]]:
+    def run(self, batches: Batches[Task, Answer]) -> Answers[Answer]:
         """In the order in which they are done."""
         count = enough(self.workers, batches)
         pool = _Processes(count, self.threads, packed(batches.work))

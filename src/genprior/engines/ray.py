@@ -7,14 +7,14 @@ import os
 import pickle
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from genprior import _validate
-from genprior.engines.base import Answer, Batches, Engine, EngineError, Poisoned, Task
+from genprior.engines.base import Answer, Answers, Batches, Engine, EngineError, Task
 from genprior.engines.dispatch import Patience, dispatch
 from genprior.engines.local import enough
 from genprior.engines.pool import Answered, Event, Failed, Gone, Pool, Ready
@@ -60,7 +60,7 @@ class Ray(Engine):
         """The number of workers asked for; 1 where that is left to the cluster."""
         return self.workers or 1
 
-    def run(self, batches: Batches[Task, Answer]) -> Iterator[tuple[int, Answer | Poisoned]]:
+    def run(self, batches: Batches[Task, Answer]) -> Answers[Answer]:
         """In the order in which they are done."""
         work = packed(batches.work)
         pool = _Actors(self, work)
