@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import genprior as gp
-from genprior.solvers.trial.pairs import SecantModel
+from genprior.solvers.quadratic import SecantModel
 from genprior.solvers.trial.secant import SecantState
 from tests.laws.test_curvature import F64, normal
 

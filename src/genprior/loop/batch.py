@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from genprior import _deadline, _tree
-from genprior._clock import Clock, queue_of
+from genprior import _tree
+from genprior._clock import Clock, limiting, queue_of
 from genprior.generators import OutOfTime, Passes
 from genprior.history import Counts, Recorder
 from genprior.loop.checkpoint import Finished, Stored
@@ -57,7 +57,7 @@ class Batch(Generic[S]):
     ) -> Batch[S]:
         """At the starts (one forward pass). The passes of ``problem`` must be this batch's own."""
         passes, clock = problem.generator.passes, _limited(problem, stop, 0.0)
-        with _deadline.limiting(passes.seconds_left):
+        with limiting(passes.seconds_left):
             rows = Rows.open(problem, run.solver, starts)
         passes.started = True
         items = len(starts) // run.options.restarts
@@ -111,7 +111,7 @@ class Batch(Generic[S]):
                     return self._stored_interrupt()
                 counts = self.passes.counts()
                 if len(self.rows):
-                    with _deadline.limiting(self.passes.seconds_left):
+                    with limiting(self.passes.seconds_left):
                         rows = self.rows.advanced(self.problem, self.run.solver)
                     self.rows, self.step = rows, self.step + 1
                     counts = self.passes.counts()
@@ -138,7 +138,7 @@ class Batch(Generic[S]):
         verdict = view.all(Status.RUNNING) if due and verdict is None else verdict
         if verdict is not None and (due or bool(verdict.any())):
             due = due or bool(verdict.all())
-            with _deadline.limiting(self.passes.seconds_left):
+            with limiting(self.passes.seconds_left):
                 self._judge(verdict, all_rows=due)
         with self.clock.stopped():
             if len(self.rows):

@@ -266,17 +266,15 @@ class Rows(Generic[S]):
         multiplier = solver.multiplier(problem, part.state)
         if multiplier is None and problem.needs_splitting:
             tolerance = min(tolerance, rule.subgradient_tolerance)
-        found = optimality(problem, best.z, part.extent, multiplier)
-        primal_residual = torch.maximum(found.primal_residual, part.primal_residual)
-        holds = (
-            (primal_residual <= tolerance) & (found.stationarity <= tolerance) & _finite(best.objective) & ~part.unfit
-        )
+        primal_residual, stationarity = optimality(problem, best.z, part.extent, multiplier)
+        primal_residual = torch.maximum(primal_residual, part.primal_residual)
+        holds = (primal_residual <= tolerance) & (stationarity <= tolerance) & _finite(best.objective) & ~part.unfit
         wait = torch.where(holds, part.proof_due, step + 1 + int(rule.again * step))
         judged = replace(
             self,  # but for the state, whose graph serves the next step
             best=_tree.put(self.best, index, best),
             primal_residual=self.primal_residual.index_copy(0, index, primal_residual),
-            stationarity=self.stationarity.index_copy(0, index, found.stationarity),
+            stationarity=self.stationarity.index_copy(0, index, stationarity),
             proof_due=self.proof_due.index_copy(0, index, wait),
         )
         return judged, torch.zeros_like(asked).index_copy(0, index, holds)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from genprior import _random, _validate
 from genprior.engines import Engine
-from genprior.generators.jacobian import prepare_forward_mode, prepare_gradients
+from genprior.generators.derivatives import prepare_forward_mode, prepare_gradients
 from genprior.loop.checkpoint import Checkpoint, Keeper
 from genprior.loop.run import Options, ProgressBar, Run
 from genprior.problem import Problem

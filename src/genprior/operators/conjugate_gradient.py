@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from genprior import _deadline
+from genprior import _clock
 from genprior._batch import binary_unit, dot, norm, ratio
 
 _MOST_OF_TIME = 0.25
@@ -49,7 +49,7 @@ def conjugate_gradient(
     p, rr = r, dot(r, r)
     iterations = torch.zeros(len(rhs), dtype=torch.int64, device=rhs.device)
     active = rr.sqrt() > tolerance * size  # False for NaN
-    over = _deadline.allowance(_MOST_OF_TIME)
+    over = _clock.allowance(_MOST_OF_TIME)
     for _ in range(max_iterations):
         if not bool(active.any()) or over():
             break

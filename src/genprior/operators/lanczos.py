@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from genprior import _deadline
+from genprior import _clock
 from genprior._batch import dot, norm, spread
 
 STEPS = 60
@@ -35,7 +35,7 @@ def largest_eigenvalue(apply: Callable[[Tensor], Tensor], start: Tensor) -> Esti
     """
     q, before, beta = _unit(start, norm(start)), torch.zeros_like(start), torch.zeros_like(norm(start))
     alphas, betas = [], []
-    over = _deadline.allowance(_MOST_OF_TIME)
+    over = _clock.allowance(_MOST_OF_TIME)
     for _ in range(STEPS):
         image = apply(q)
         alpha = dot(q, image)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from genprior import _batch, _deadline
+from genprior import _batch, _clock
 from genprior.problem import Problem
 
 _LEAST = 1e-3
@@ -51,7 +51,7 @@ def inner_proximal_gradient(
     residual = torch.full_like(rho, torch.inf)
     iterations = torch.zeros_like(rho)
     active = torch.ones_like(rho, dtype=torch.bool)
-    over = _deadline.allowance(_MOST_OF_TIME)
+    over = _clock.allowance(_MOST_OF_TIME)
     for _ in range(max_iterations):
         value, aux = problem.loss.evaluate(v)
         slope = problem.loss.gradient(v, aux)

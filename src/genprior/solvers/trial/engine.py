@@ -4,20 +4,94 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Generic, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from genprior import _batch
-from genprior.problem import Problem
-from genprior.solvers.base import Common, Evidence, Multiplier, Solver, Vjp
-from genprior.solvers.estimates import latent_residual, rounding_error, secant_of
+from genprior.problem import Point, Problem
+from genprior.solvers.base import Common, Evidence, Multiplier, Solver, State, Vjp
+from genprior.solvers.envelope import EnvelopeValue, Multipliers, SignalPart, SplitState
+from genprior.solvers.estimates import rounding_error, secant_of
 from genprior.solvers.quadratic import LatentTerm
-from genprior.solvers.trial.continuation import Continuation, EnergyChange, NoRidge
-from genprior.solvers.trial.multipliers import Multipliers, SignalPart
-from genprior.solvers.trial.searches import Judgement, Search
-from genprior.solvers.trial.state import BasePoint, M, RidgeState, SearchState, SplitState, Trial, TrialState
+from genprior.solvers.trial.globalisation import (
+    Continuation,
+    EnergyChange,
+    Judgement,
+    NoRidge,
+    RidgeState,
+    Search,
+    SearchState,
+)
+
+M = TypeVar("M")
+"""The model of a direction: a tree of tensors."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The function of the signal at the last evaluation of G; latents and signals are in ``State.common``."""
+
+    energy: Tensor
+    """``e(G(z))``: without the term on z, without the ridge."""
+    f: Tensor
+    """Its gradient in the signal."""
+    r: Tensor | None
+    """``w - G(z)``; None where nothing is split."""
+    residual: Tensor
+    """What the loss keeps of its evaluation."""
+    loss: Tensor
+
+    @classmethod
+    def of(cls, value: EnvelopeValue, point: Point) -> Trial:
+        """From an evaluation of the envelope."""
+        return cls(value.energy, value.f, value.r, point.residual, point.loss)
+
+    @property
+    def primal_residual(self) -> Tensor:
+        """``|w - G(z)|``."""
+        return torch.zeros_like(self.energy) if self.r is None else _batch.norm(self.r)
+
+
+@dataclass(frozen=True)
+class BasePoint:
+    """The last accepted point, with the function's values there."""
+
+    z: Tensor
+    """Flat, ``(B, s)``."""
+    x: Tensor
+    energy: Tensor
+    gradient: Tensor
+    """``DG(z)^T f``, flat: exact, or that of the direction's model."""
+    cotangent: Tensor
+    """``|f|``."""
+    primal_residual: Tensor
+    """``|w - G(z)|``."""
+
+    def where(self, accepted: Tensor, other: BasePoint) -> BasePoint:
+        """The other point for the items in ``accepted``."""
+        take = accepted[:, None]
+        return BasePoint(
+            torch.where(take, other.z, self.z),
+            torch.where(_batch.spread(accepted, self.x), other.x, self.x),
+            torch.where(accepted, other.energy, self.energy),
+            torch.where(take, other.gradient, self.gradient),
+            torch.where(accepted, other.cotangent, self.cotangent),
+            torch.where(accepted, other.primal_residual, self.primal_residual),
+        )
+
+
+@dataclass(frozen=True)
+class TrialState(State, Generic[M]):
+    """The last accepted point, the trial from it, and what each part of the method keeps. ``at`` is the trial point."""
+
+    trial: Trial
+    base: BasePoint
+    search: SearchState
+    model: M
+    ridge: RidgeState | None
+    split: SplitState | None
 
 
 class Update(NamedTuple, Generic[M]):
@@ -138,10 +212,10 @@ class TrialMethod(Solver[TrialState[M]], Generic[M]):
         """The start is both base and trial: the first step computes its gradient."""
         at = problem.generator.evaluate(z, graph=self.direction.uses_vjp)
         point = problem.evaluate(at.x, at.z)
-        initial = self.multipliers.start(problem, at.x, point)
-        value = initial.value
-        common = replace(Common.first(problem, at, point, initial.smoothness), rho=initial.rho, w=value.w)
-        trial = Trial.of(value, point.residual, point.loss)
+        value, split, rho = self.multipliers.start(problem, at.x, point)
+        smoothness, curvature = self.multipliers.curvatures(problem, at.x, point, rho)
+        common = replace(Common.first(problem, at, point, smoothness), rho=rho, w=value.w)
+        trial = Trial.of(value, point)
         flat, zero = _batch.flat(at.z), torch.zeros_like(point.loss)
         base = BasePoint(flat, at.x, value.energy, torch.zeros_like(flat), zero, zero)
         return TrialState(
@@ -149,9 +223,9 @@ class TrialMethod(Solver[TrialState[M]], Generic[M]):
             trial=trial,
             base=base,
             search=SearchState.none(flat),
-            model=self.direction.start(problem, base, common, trial, initial.curvature),
-            ridge=self.continuation.start(problem, initial.curvature, value.energy),
-            split=initial.split,
+            model=self.direction.start(problem, base, common, trial, curvature),
+            ridge=self.continuation.start(problem, curvature, value.energy),
+            split=split,
         )
 
     def step(self, problem: Problem, state: TrialState[M]) -> TrialState[M]:
@@ -188,7 +262,7 @@ class TrialMethod(Solver[TrialState[M]], Generic[M]):
         _, secant = s.common.moved(at, problem.generator.spread)
         return TrialState(
             s.common.next(at, point, torch.maximum(vjp.kappa, secant), evidence, w=value.w),
-            trial=Trial.of(value, point.residual, point.loss),
+            trial=Trial.of(value, point),
             base=base,
             search=search,
             model=descent.model,
@@ -207,14 +281,8 @@ class TrialMethod(Solver[TrialState[M]], Generic[M]):
         moved = self.multipliers.updated(problem, s, accepted)
         if moved is None:
             return s, torch.zeros_like(accepted)
-        after = replace(
-            s,
-            common=replace(s.common, rho=moved.rho, w=moved.value.w),
-            trial=Trial.of(moved.value, s.trial.residual, s.trial.loss),
-            model=self.direction.scaled(s.model, moved.factor),
-            split=moved.split,
-        )
-        return after, moved.where
+        after, where, growth = moved
+        return replace(after, model=self.direction.scaled(s.model, growth)), where
 
     def _along(self, s: TrialState[M], own: LatentTerm, vjp: Vjp | None) -> Tensor | None:
         """The derivative along the direction at the trial point, where the search asks for it and H has one."""
@@ -278,16 +346,7 @@ class TrialMethod(Solver[TrialState[M]], Generic[M]):
 
     def residuals(self, problem: Problem, state: TrialState[M]) -> tuple[Tensor, Tensor]:
         """Primal residual and stationarity at the last base whose gradient is known."""
-        e, units = state.evidence, state.units
-        constraint = self.multipliers.constraint(problem, state)
-        curvature = units.smoothness if constraint is None else state.rho
-        in_z = _batch.ratio(latent_residual(problem, e.z, e.gradient, curvature, e.jac_scale), e.jac_scale)
-        if constraint is None:
-            slope = _batch.ratio(in_z, units.gradient(_batch.norm(state.base.x)) + e.cotangent)
-            return torch.zeros_like(slope), e.infinite_if_unknown(problem, slope)
-        unit = units.gradient(constraint.size) + constraint.cotangent
-        stationarity = _batch.ratio(in_z + constraint.error, unit)
-        return constraint.primal_residual, e.infinite_if_unknown(problem, stationarity)
+        return self.multipliers.residuals(problem, state)
 
     def plan(self, problem: Problem) -> str:
         """In words: the parts by name."""

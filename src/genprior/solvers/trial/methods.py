@@ -9,11 +9,10 @@ from genprior.problem import Problem
 from genprior.solvers import envelope
 from genprior.solvers.base import Choice
 from genprior.solvers.damping import Damping
-from genprior.solvers.trial.continuation import Ridge
+from genprior.solvers.envelope import Multipliers, Subgradients
 from genprior.solvers.trial.engine import TrialMethod
 from genprior.solvers.trial.gauss_newton import DampedGaussNewton, DampedState
-from genprior.solvers.trial.multipliers import Multipliers, Subgradients
-from genprior.solvers.trial.searches import Armijo, Decrease, WeakWolfe
+from genprior.solvers.trial.globalisation import Armijo, Decrease, Ridge, WeakWolfe
 from genprior.solvers.trial.secant import NewestPair, Secant, SecantState
 
 

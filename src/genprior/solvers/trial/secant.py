@@ -10,16 +10,22 @@ import torch
 from torch import Tensor
 
 from genprior import _batch, _validate
-from genprior.generators.jacobian import OnlyGradients
+from genprior.generators.derivatives import OnlyGradients
 from genprior.problem import Problem
 from genprior.solvers import envelope
 from genprior.solvers.base import Common
 from genprior.solvers.damping import affords_jacobian
 from genprior.solvers.estimates import is_long, lipschitz
-from genprior.solvers.quadratic import LatentTerm, proximal_direction
-from genprior.solvers.trial.engine import DescentDirection, Direction, TrialOutcome, Update
-from genprior.solvers.trial.pairs import SecantModel
-from genprior.solvers.trial.state import BasePoint, Trial, TrialState
+from genprior.solvers.quadratic import LatentTerm, SecantModel, proximal_direction
+from genprior.solvers.trial.engine import (
+    BasePoint,
+    DescentDirection,
+    Direction,
+    Trial,
+    TrialOutcome,
+    TrialState,
+    Update,
+)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from genprior import _batch, _validate
-from genprior.generators.jacobian import Linearised
+from genprior.generators.derivatives import Linearised
 from genprior.operators.conjugate_gradient import conjugate_gradient
 from genprior.problem import Problem
 from genprior.solvers.base import State, Vjp
