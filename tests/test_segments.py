@@ -133,6 +133,14 @@ def test_bytes_put_in_and_taken_out(written, hole):
             same(record, RECORDS[number])
 
 
+@pytest.mark.parametrize("block", range(5, 30))
+def test_the_next_record_is_found_wherever_blocks_of_reading_end(written, monkeypatch, block):
+    monkeypatch.setattr(_segments, "_BLOCK", block)
+    path, numbers, _ = written
+    path.write_bytes(b"x" + path.read_bytes()[1:])
+    assert_holds(Log(path.parent, "me"), numbers[1:])
+
+
 def test_segments_are_bounded_and_only_the_damaged_one_is_mended(tmp_path):
     log, order = Log(tmp_path, "me", segment=1000), random.Random(0).sample(range(40), 40)
     for number in order:
@@ -191,7 +199,7 @@ def test_a_full_disk_leaves_the_log_as_it_was(tmp_path, monkeypatch, first, faul
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def half(file, content):
-        file.write(content[:60])
+        file.write(content[:60] + bytes(300))
         full()
 
     with monkeypatch.context() as patched:
