@@ -102,7 +102,7 @@ def _archive(kind: str) -> bytes:
 def _record() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         Ledger(Path(folder), {}).write_batch(0, {"items": [{"name": "a"}], "seconds": 1.0})
-        return (Path(folder) / ".job" / "batch-000000.safetensors").read_bytes()
+        return (Path(folder) / ".job" / "records-000000.log").read_bytes()
 
 
 def _read_items(path: Path, expected: Expected = Expected(SHAPE)) -> None:  # noqa: B008 - it is frozen
@@ -123,10 +123,10 @@ def _read_image(path: Path) -> None:
 def _read_record(path: Path) -> None:
     """A damaged record is set aside, never an error."""
     (path.parent / ".job").mkdir(exist_ok=True)
-    place = path.parent / ".job" / "batch-000000.safetensors"
+    place = path.parent / ".job" / "records-000000.log"
     place.write_bytes(path.read_bytes())
     record = Ledger(path.parent, {}).batch(0)
-    assert record == {"items": [{"name": "a"}], "seconds": 1.0} or not place.exists()
+    assert record == {"items": [{"name": "a"}], "seconds": 1.0} or record is None
 
 
 def _read_idx(path: Path) -> None:
@@ -167,7 +167,7 @@ def kinds() -> dict[str, tuple[str, bytes, Reader]]:
     found["zip of images"] = ("x.zip", _archive("zip"), image_files)
     found["tar.gz of images"] = ("x.tar.gz", _archive("gz"), image_files)
     found["idx"] = ("x.gz", gzip.compress(bytes(100)), _read_idx)
-    found["record"] = ("x.safetensors", _record(), _read_record)
+    found["record"] = ("x.log", _record(), _read_record)
     return found
 
 

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from genprior.jobs.recover import recover
+from tests.jobs.records import spoil
 
 
 def write_pictures(folder, made):
@@ -100,7 +101,7 @@ def test_a_lost_record_leaves_no_blank_rows(job, made):
     done = job(batch_size=2, steps=4)
     recover(done)
     before = stored(done.out / "recovered")
-    (done.out / ".job" / "batch-000000.safetensors").write_text("damaged")
+    spoil(done.out, 0)
 
     def press(place, total, note):
         if place >= 2 and "step" in note:

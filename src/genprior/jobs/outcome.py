@@ -46,6 +46,11 @@ class Outcome:
         return ResidualSummary.of(self.residuals)
 
     @property
+    def counted(self) -> int:
+        """Number of items that were added."""
+        return self.counts.total()
+
+    @property
     def not_begun(self) -> int:
         """Number of items for which no time was left."""
         return self.attention[Concern.NOT_BEGUN]
