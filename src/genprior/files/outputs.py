@@ -20,7 +20,8 @@ from torch import Tensor
 from genprior._files import add_folder, set_aside, sync_folders, write_atomically, writing
 from genprior.files.hdf5 import hdf5
 from genprior.files.images import encode
-from genprior.files.stream import Items, Part
+from genprior.files.parts import Part
+from genprior.files.stream import Items
 
 Shape = tuple[int, ...]
 _ROWS = 256
@@ -200,7 +201,7 @@ class Outputs:
 
 
 def _groups(items: Items) -> list[_Group]:
-    numbered = [(number, part) for number, part in enumerate(items.parts) if part.array is not None]
+    numbered = [(number, part) for number, part in items.parts.others.items() if part.array is not None]
     found = []
     for output, group in groupby(numbered, key=lambda pair: pair[1].output):
         members = tuple(number for number, _ in group)
