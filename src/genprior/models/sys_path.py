@@ -38,6 +38,13 @@ def on_sys_path(folder: Path) -> Iterator[None]:
         sys.modules.update(hidden)
 
 
+def imported_from(folder: Path) -> list[Path]:
+    """The files of the modules that user code imported from its own folder."""
+    modules = (sys.modules.get(name) for name, place in _NEIGHBOURS.items() if place == folder)
+    files = (getattr(module, "__dict__", {}).get("__file__") for module in modules)
+    return [Path(file) for file in files if isinstance(file, str)]
+
+
 def _new_neighbours(folder: Path, before: set[str]) -> list[str]:
     """Modules in the folder itself and their submodules; not, say, in a virtual environment below it."""
     new = [name for name in sys.modules if name not in before]
