@@ -58,8 +58,8 @@ class Model:
     @classmethod
     def of(cls, generator: Generator, operator: str) -> Model:
         """The operator fits the generator's signals."""
-        at = {"device": generator.device, "dtype": generator.dtype}
-        return cls(generator, parse_operator(operator, generator.signal_shape, **at))
+        shape, device, dtype = generator.signal_shape, generator.device, generator.dtype
+        return cls(generator, parse_operator(operator, shape, device=device, dtype=dtype))
 
 
 @dataclass(frozen=True)

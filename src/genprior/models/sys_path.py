@@ -11,6 +11,8 @@ from types import ModuleType
 
 _NEIGHBOURS: dict[str, Path] = {}
 """Modules that user code imported from its own folder, and that folder."""
+_FILES: dict[Path, dict[Path, None]] = {}
+"""The files of all modules that user code imported from a folder."""
 
 
 @contextmanager
@@ -31,6 +33,9 @@ def on_sys_path(folder: Path) -> Iterator[None]:
         if str(folder) in sys.path:  # the user's code may have removed it
             sys.path.remove(str(folder))
         for name in _new_neighbours(folder, before):
+            file = getattr(sys.modules[name], "__dict__", {}).get("__file__")
+            if isinstance(file, str):
+                _FILES.setdefault(folder, {})[Path(file)] = None
             if _top(name) in hidden:
                 del sys.modules[name]
             else:
@@ -40,9 +45,7 @@ def on_sys_path(folder: Path) -> Iterator[None]:
 
 def imported_from(folder: Path) -> list[Path]:
     """The files of the modules that user code imported from its own folder."""
-    modules = (sys.modules.get(name) for name, place in _NEIGHBOURS.items() if place == folder)
-    files = (getattr(module, "__dict__", {}).get("__file__") for module in modules)
-    return [Path(file) for file in files if isinstance(file, str)]
+    return [path for path in _FILES.get(folder, ()) if path.is_file()]
 
 
 def _new_neighbours(folder: Path, before: set[str]) -> list[str]:
