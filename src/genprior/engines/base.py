@@ -30,7 +30,7 @@ class Place:
     visible: bool = True
     """Whether this is the driver's own machine and process, which sees all that the driver sees."""
     on_progress: Callable[[float, str], object] = _silent
-    """Called within a batch with the share of it that is done, and a note; workers of their own report whole batches only."""
+    """Called within a batch with the number of its items that are done, and a note; only the driver itself has one."""
 
     def device(self, wanted: str) -> str:
         """The device for torch: as wanted, and where that is any graphics card, one for each worker in turn."""
@@ -100,6 +100,10 @@ class Batches(Generic[Task, Answer]):
     """How long the batch that was just handed out may take by its own limits; None where it has none."""
     watch: Callable[[Crew], object] = _unwatched
     """Called whenever the crew has changed, and now and then."""
+    on_progress: Callable[[float, str], object] = _silent
+    """Called within a batch that the driver itself solves, with the number of its items that are done, and a note."""
+    count: int | None = None
+    """How many batches there are, where that is known."""
 
 
 Answers: TypeAlias = Generator[tuple[int, Answer | Poisoned], None, None]
@@ -113,6 +117,11 @@ class Engine(ABC):
     @abstractmethod
     def size(self) -> int:
         """How many batches are solved at a time, as far as that is known before the start."""
+
+    @property
+    def here(self) -> bool:
+        """Whether the workers are on this machine, and see its files."""
+        return True
 
     @abstractmethod
     def run(self, batches: Batches[Task, Answer]) -> Answers[Answer]:
@@ -131,13 +140,11 @@ class Serial(Engine):
         """One."""
         return 1
 
-    def run(
-        self, batches: Batches[Task, Answer], on_progress: Callable[[float, str], object] = _silent
-    ) -> Answers[Answer]:
+    def run(self, batches: Batches[Task, Answer]) -> Answers[Answer]:
         """In the order of the numbers."""
         crew = Crew("this process", 1, alive=1)
         batches.watch(crew)
-        solve = batches.work.open(Place(on_progress=on_progress))
+        solve = batches.work.open(Place(on_progress=batches.on_progress))
         for number in batches.numbers:
             answer = solve(batches.task(number, False))
             if isinstance(answer, Blind):

@@ -69,7 +69,8 @@ class Local(Engine):
 
 def enough(workers: int, batches: Batches[Any, Any]) -> int:
     """No more workers than batches, where their number is known."""
-    return max(1, min(workers, len(batches.numbers))) if isinstance(batches.numbers, Sequence) else workers
+    count = len(batches.numbers) if isinstance(batches.numbers, Sequence) else batches.count
+    return workers if count is None else max(1, min(workers, count))
 
 
 class _Processes(Pool):

@@ -60,6 +60,11 @@ class Ray(Engine):
         """The number of workers asked for; 1 where that is left to the cluster."""
         return self.workers or 1
 
+    @property
+    def here(self) -> bool:
+        """No: machines of a cluster see what is on disks that they share."""
+        return False
+
     def run(self, batches: Batches[Task, Answer]) -> Answers[Answer]:
         """In the order in which they are done."""
         work = packed(batches.work)
