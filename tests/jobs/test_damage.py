@@ -100,9 +100,9 @@ def test_records_damaged_in_the_end_do_not_shorten_the_result(job, monkeypatch):
     done = job(batch_size=2, steps=3)
     finish = Outputs.finish
 
-    def spoil_one(outputs, count):
-        finish(outputs, count)
-        if count == 7:
+    def spoil_one(outputs, batch):
+        finish(outputs, batch)
+        if batch == 3:
             spoil(done.out, 2)
 
     monkeypatch.setattr(Outputs, "finish", spoil_one)

@@ -100,15 +100,15 @@ class _Job:
         total, size = len(self.items), self.job.batch_size
         plan = plan_of(ledger, outputs, total, size)
         used, shown = plan.used, plan.shown
-        for place, number in enumerate(plan.left):
-            outputs.finish(number * size)
+        outputs.begin(size, plan.done)
+        for place, number in enumerate(plan.numbers()):
             self.on_progress(number * size, total, "reading")
-            stop = self._stop(used, len(plan.left) - place)
+            stop = self._stop(used, plan.left - place)
             batch = self._batch(number * size, min(total, (number + 1) * size), stop, self.job.pictures - shown)
             record = batch.record(outputs.write(number * size, batch.signals))
             ledger.write_batch(number, record, batch.images)
+            outputs.finish(number)
             used, shown = used + record["seconds"], shown + record["shown"]
-        outputs.finish(total)
         self.on_progress(total, total, "writing the report")
         remarks = (*self.notes, *notes, *ledger.notes, *self.items.notes, *self.items.changes())
         return write_result(self.job, ledger, total, tuple(map(words.translate, remarks)), words)
