@@ -249,7 +249,7 @@ def test_ctrl_c_says_how_to_go_on(digits, tmp_path, capfd, monkeypatch):
     def pressed(*parts, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("genprior.jobs.recover.solve", pressed)
+    monkeypatch.setattr("genprior.jobs.work.solve", pressed)
     words = ["recover", digits, "--operator", "downsample:4", "--simulate", "--out", tmp_path / "out"]
     assert ends(words) == 130
     assert "the same command resumes" in flat(capfd.readouterr().err)
