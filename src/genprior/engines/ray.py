@@ -38,9 +38,11 @@ class Ray(Engine):
     workers: int | None = None
     """As many as fit, where this is not given."""
     cpus_per_worker: float = 1
-    """Each worker reserves so many processors, and uses as many threads."""
+    """Processors that each worker reserves."""
     gpus_per_worker: float = 0
     """0.25: four workers share a graphics card."""
+    threads: int | None = None
+    """Of each worker; by default as many as it reserves processors."""
     batch_seconds: float | None = None
     """A worker that needs longer for a batch is stopped, and the batch is repeated; see :class:`Local`."""
     start_seconds: float = 300.0
@@ -51,6 +53,8 @@ class Ray(Engine):
             _validate.whole("workers", self.workers)
         _validate.number("cpus_per_worker", self.cpus_per_worker, above=0)
         _validate.number("gpus_per_worker", self.gpus_per_worker, least=0)
+        if self.threads is not None:
+            _validate.whole("threads", self.threads)
         _validate.number("start_seconds", self.start_seconds, above=0)
         if self.batch_seconds is not None:
             _validate.number("batch_seconds", self.batch_seconds, above=0)
@@ -116,7 +120,7 @@ class _Actors(Pool):
         if engine.workers is not None and room < engine.workers:
             self.notes = (f"{engine.workers} workers were asked for, {room} fit into the Ray cluster",)
         self.name = f"{self.fitting} worker{'s' if self.fitting > 1 else ''} on Ray"
-        self._head = Head(versions(), max(1, int(engine.cpus_per_worker)), visible=False)
+        self._head = Head(versions(), engine.threads or max(1, int(engine.cpus_per_worker)), visible=False)
         self._actor = ray.remote(
             num_cpus=engine.cpus_per_worker, num_gpus=engine.gpus_per_worker, max_restarts=0, max_task_retries=0
         )(_Worker)

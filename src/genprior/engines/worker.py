@@ -36,7 +36,10 @@ def versions() -> dict[str, str]:
 
 
 def packed(work: Work[Any, Any]) -> bytes:
-    """The work as bytes; an error says what cannot be sent."""
+    """The work as bytes; an error says what cannot be sent.
+
+    What was defined in a script, a notebook or a model's own file travels by its definition, everything else by its name.
+    """
     import cloudpickle  # noqa: PLC0415 - only where something is sent
 
     try:
@@ -44,7 +47,7 @@ def packed(work: Work[Any, Any]) -> bytes:
     except Exception as problem:
         raise EngineError(
             f"this cannot be sent to workers ({type(problem).__name__}: {problem}): generators, operators and terms must be "
-            "picklable, so no open files, locks or connections in them; or leave out the engine"
+            "picklable, so no TorchScript, open files, locks or connections in them; leave out the engine, or use genprior recover"
         ) from problem
     return content
 

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
+import cloudpickle
+
 _NEIGHBOURS: dict[str, Path] = {}
 """Modules that user code imported from its own folder, and that folder."""
 _FILES: dict[Path, dict[Path, None]] = {}
@@ -36,6 +38,7 @@ def on_sys_path(folder: Path) -> Iterator[None]:
             file = getattr(sys.modules[name], "__dict__", {}).get("__file__")
             if isinstance(file, str):
                 _FILES.setdefault(folder, {})[Path(file)] = None
+                cloudpickle.register_pickle_by_value(sys.modules[name])  # workers cannot import it by its name
             if _top(name) in hidden:
                 del sys.modules[name]
             else:
