@@ -69,7 +69,7 @@ def test_what_cannot_cross_is_refused():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         module = torch.jit.trace(torch.nn.Linear(3, 4), torch.zeros(1, 3))
-    with pytest.raises(EngineError, match=r"cannot be sent to workers .*no TorchScript.*genprior recover"):
+    with pytest.raises(EngineError, match=r"cannot be sent to workers .*without TorchScript.*genprior recover"):
         packed(gp.Generator(module, latent_shape=3, signal_shape=4))
 
 

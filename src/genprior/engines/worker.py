@@ -47,7 +47,7 @@ def packed(work: Work[Any, Any]) -> bytes:
     except Exception as problem:
         raise EngineError(
             f"this cannot be sent to workers ({type(problem).__name__}: {problem}): generators, operators and terms must be "
-            "picklable, so no TorchScript, open files, locks or connections in them; leave out the engine, or use genprior recover"
+            "picklable, without TorchScript, open files, locks or connections; leave out the engine, or use genprior recover"
         ) from problem
     return content
 
