@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -36,34 +36,42 @@ if TYPE_CHECKING:
 _W_STEP = Exact()
 
 
-class EnvelopeValue(NamedTuple):
-    """The envelope at x, per item."""
+@dataclass(frozen=True)
+class Trial:
+    """The function of the signal at a trial point: at the last evaluation of G, per item."""
 
     energy: Tensor
+    """``e(G(z))``: without the term on z, without the ridge."""
     f: Tensor
-    """Its gradient in x."""
-    w: Tensor
-    """The minimiser: x itself where nothing is split."""
+    """Its gradient in the signal."""
     r: Tensor | None
-    """``w - x``; None where nothing is split."""
-    memory: WMemory
-    """State of the w step, for the next one."""
+    """``w - G(z)``; None where nothing is split."""
+    residual: Tensor
+    """What the loss keeps of its evaluation."""
+    loss: Tensor
+
+    @property
+    def primal_residual(self) -> Tensor:
+        """``|w - G(z)|``."""
+        return torch.zeros_like(self.energy) if self.r is None else _batch.norm(self.r)
 
 
-def smooth_value(problem: Problem, x: Tensor, point: Point) -> EnvelopeValue:
+def smooth_value(problem: Problem, x: Tensor, point: Point) -> Trial:
     """``L + R`` itself, with its gradient: where R is zero or quadratic."""
-    return EnvelopeValue(point.loss + problem.on_signal(x), problem.signal_gradient(x, point.residual), x, None, None)
+    energy, f = point.loss + problem.on_signal(x), problem.signal_gradient(x, point.residual)
+    return Trial(energy, f, None, point.residual, point.loss)
 
 
 def evaluate(
     problem: Problem, x: Tensor, point: Point, lam: Tensor, rho: Tensor, warm: tuple[Tensor, WMemory] | None
-) -> EnvelopeValue:
-    """The augmented Lagrangian at ``x`` with w eliminated; ``warm``: the last w and the state of its step."""
+) -> tuple[Trial, Tensor, WMemory]:
+    """The augmented Lagrangian at ``x`` with w eliminated, w, and the state of its step; ``warm``: the last two of before."""
     start, memory = (x, _W_STEP.start(problem, x, point.residual)) if warm is None else warm
     split = Split(start, lam, x, point.residual, rho, rho, torch.ones_like(rho), 1.0)
     w, r, memory = _W_STEP(problem, split, memory)
     energy = problem.loss(w) + problem.on_signal(w) + _batch.dot(lam, r) + 0.5 * rho * _batch.square(r)
-    return EnvelopeValue(energy, torch.addcmul(lam, _batch.spread(rho, r), r).neg_(), w, r, memory)
+    f = torch.addcmul(lam, _batch.spread(rho, r), r).neg_()
+    return Trial(energy, f, r, point.residual, point.loss), w, memory
 
 
 def method_name(problem: Problem) -> str:
@@ -154,9 +162,9 @@ class SplitState:
 class SignalPart(ABC):
     """A rule for the function ``e(x)`` of the signal."""
 
-    @abstractmethod
-    def start(self, problem: Problem, x: Tensor, point: Point) -> tuple[EnvelopeValue, SplitState | None, Tensor]:
-        """The function at the first signals, dual variable and penalty."""
+    def start(self, problem: Problem, x: Tensor, point: Point) -> tuple[SplitState | None, Tensor]:
+        """Dual variable and penalty at the first signals; here none."""
+        return None, torch.zeros_like(point.loss)
 
     @abstractmethod
     def curvatures(self, problem: Problem, x: Tensor, point: Point, rho: Tensor) -> tuple[Tensor, Tensor]:
@@ -169,8 +177,8 @@ class SignalPart(ABC):
     @abstractmethod
     def evaluate(
         self, problem: Problem, x: Tensor, point: Point, split: SplitState | None, rho: Tensor, w: Tensor
-    ) -> EnvelopeValue:
-        """At ``x``; an inner solver may start from ``w``."""
+    ) -> tuple[Trial, Tensor, SplitState | None]:
+        """The function at ``x``, w, and the dual with the state of the w step; an inner solver may start from ``w``."""
 
     def updated(
         self, problem: Problem, s: TrialState[M], accepted: Tensor
@@ -198,11 +206,6 @@ class SignalPart(ABC):
 class Subgradients(SignalPart):
     """``e = L + R`` with one of its subgradients; an indicator counts as its exact penalty."""
 
-    def start(self, problem: Problem, x: Tensor, point: Point) -> tuple[EnvelopeValue, SplitState | None, Tensor]:
-        """At the first signals, without dual or penalty."""
-        zero = torch.zeros_like(point.loss)
-        return self.evaluate(problem, x, point, None, zero, x), None, zero
-
     def curvatures(self, problem: Problem, x: Tensor, point: Point, rho: Tensor) -> tuple[Tensor, Tensor]:
         """That of L, for both."""
         nu = curvature_of(problem, x, point.residual)
@@ -210,10 +213,10 @@ class Subgradients(SignalPart):
 
     def evaluate(
         self, problem: Problem, x: Tensor, point: Point, split: SplitState | None, rho: Tensor, w: Tensor
-    ) -> EnvelopeValue:
+    ) -> tuple[Trial, Tensor, SplitState | None]:
         """Value and subgradient."""
-        energy = problem.signal_value(x, point.loss)
-        return EnvelopeValue(energy, problem.signal_gradient(x, point.residual), x, None, None)
+        energy, f = problem.signal_value(x, point.loss), problem.signal_gradient(x, point.residual)
+        return Trial(energy, f, None, point.residual, point.loss), x, None
 
 
 @dataclass(frozen=True)
@@ -258,15 +261,14 @@ class Multipliers(SignalPart):
             _validate.number(name, getattr(self, name), least=0)
         _validate.number("most_growth", self.most_growth, least=1)
 
-    def start(self, problem: Problem, x: Tensor, point: Point) -> tuple[EnvelopeValue, SplitState | None, Tensor]:
+    def start(self, problem: Problem, x: Tensor, point: Point) -> tuple[SplitState | None, Tensor]:
         """No multiplier yet."""
         zero = torch.zeros_like(point.loss)
         if not problem.needs_splitting:
-            return smooth_value(problem, x, point), None, zero
+            return None, zero
         rho = penalties.Constant(self.rho).first(problem, x)
-        lam = torch.zeros_like(x)
-        value = evaluate(problem, x, point, lam, rho, None)
-        return value, SplitState(lam, value.memory, zero, rho, zero, _batch.norm(x)), rho
+        memory = _W_STEP.start(problem, x, point.residual)
+        return SplitState(torch.zeros_like(x), memory, zero, rho, zero, _batch.norm(x)), rho
 
     def curvatures(self, problem: Problem, x: Tensor, point: Point, rho: Tensor) -> tuple[Tensor, Tensor]:
         """Those of ``L + R``; where R is split off, the envelope has at most the penalty."""
@@ -274,11 +276,12 @@ class Multipliers(SignalPart):
 
     def evaluate(
         self, problem: Problem, x: Tensor, point: Point, split: SplitState | None, rho: Tensor, w: Tensor
-    ) -> EnvelopeValue:
+    ) -> tuple[Trial, Tensor, SplitState | None]:
         """One exact w step, where R needs it."""
         if split is None:
-            return smooth_value(problem, x, point)
-        return evaluate(problem, x, point, split.lam, rho, (w, split.memory))
+            return smooth_value(problem, x, point), x, None
+        trial, w, memory = evaluate(problem, x, point, split.lam, rho, (w, split.memory))
+        return trial, w, replace(split, memory=memory)
 
     def updated(
         self, problem: Problem, s: TrialState[M], accepted: Tensor
@@ -297,16 +300,16 @@ class Multipliers(SignalPart):
         lam = torch.where(_batch.spread(due, r), split.lam + _batch.spread(s.rho, r) * r, split.lam)
         rho = s.rho * factor
         point = Point(s.objective, s.score, s.trial.residual, s.trial.loss)
-        value = evaluate(problem, s.x, point, lam, rho, (s.w, split.memory))
+        new, w, _ = evaluate(problem, s.x, point, lam, rho, (s.w, split.memory))
         wide = _batch.spread(due, s.x)
-        assert value.r is not None, "the envelope has a minimiser of its own"
+        assert new.r is not None, "the envelope has a minimiser of its own"
         trial = replace(
             s.trial,
-            energy=torch.where(due, value.energy, s.trial.energy),
-            f=torch.where(wide, value.f, s.trial.f),
-            r=torch.where(wide, value.r, r),
+            energy=torch.where(due, new.energy, s.trial.energy),
+            f=torch.where(wide, new.f, s.trial.f),
+            r=torch.where(wide, new.r, r),
         )
-        common = replace(s.common, rho=rho, w=torch.where(wide, value.w, s.w))
+        common = replace(s.common, rho=rho, w=torch.where(wide, w, s.w))
         return replace(s, common=common, trial=trial, split=replace(split, lam=lam)), due, factor
 
     def residuals(self, problem: Problem, s: TrialState[M]) -> tuple[Tensor, Tensor]:

@@ -54,9 +54,9 @@ def _subgradient(
     zero = torch.zeros_like(point.loss)
     if multiplier is None:
         return problem.signal_gradient(x, point.residual), zero, zero
-    value = envelope.evaluate(problem, x, point, multiplier.lam, multiplier.rho, None)
-    size = torch.maximum(_batch.norm(value.w), 0.1 * extent)
-    return value.f, _batch.ratio(_batch.norm(value.w - x), size), _error(problem, value.w, value.f, size)
+    value, w, _ = envelope.evaluate(problem, x, point, multiplier.lam, multiplier.rho, None)
+    size = torch.maximum(_batch.norm(w), 0.1 * extent)
+    return value.f, _batch.ratio(_batch.norm(w - x), size), _error(problem, w, value.f, size)
 
 
 def _error(problem: Problem, w: Tensor, f: Tensor, size: Tensor) -> Tensor:

@@ -69,8 +69,8 @@ class SecantModel:
     """``B(c)``, per item: BFGS updates of ``diag(first) + c I`` by the pairs ``(s, y + c s)``, for any c >= 0.
 
     A part ``c/2 |z|^2`` of the function is thus modelled exactly, also when c changes from one iteration to the next: the
-    pairs stay as they are. All vectors are in coordinates in which the first Hessian is diagonal; the caller chooses them,
-    and gives the diagonal, scaled, with each call.
+    pairs stay as they are. All vectors are in the coordinates of the first Hessian's eigenvectors; the caller maps to
+    them, and gives the eigenvalues, scaled, with each call.
 
     References
     ----------
@@ -85,12 +85,18 @@ class SecantModel:
     """Change of the gradient over each step. A pair is stored per unit of the step's length."""
     count: Tensor
     """Pairs that are stored, ``(B,)``; only the places that some item has filled are computed with."""
+    basis: Tensor | None
+    """Eigenvectors of the first Hessian in columns, ``(B, s, s)``, where items have one each; None: all share one."""
+    curvature: Tensor
+    """Scale of the first Hessian: that of the function of the signal."""
+    accepted: Tensor
+    """Accepted steps."""
 
     @classmethod
-    def fresh(cls, first: Tensor, memory: int, size: int) -> SecantModel:
+    def fresh(cls, first: Tensor, memory: int, size: int, basis: Tensor | None, curvature: Tensor) -> SecantModel:
         """No pair yet, for latents of dimension ``size``."""
-        none = first.new_zeros(len(first), memory, size)
-        return cls(first, none, none, first.new_zeros(len(first)))
+        none, zero = first.new_zeros(len(first), memory, size), first.new_zeros(len(first))
+        return cls(first, none, none, zero, basis, curvature, zero)
 
     # -- updates -----------------------------------------------------------------------------------------------------
 
@@ -113,16 +119,31 @@ class SecantModel:
 
     def scaled(self, factor: Tensor) -> SecantModel:
         """The model of ``factor`` times the function, per item."""
-        return replace(self, first=self.first * factor[:, None], changes=self.changes * factor[:, None, None])
+        first, changes = self.first * factor[:, None], self.changes * factor[:, None, None]
+        return replace(self, first=first, changes=changes, curvature=self.curvature * factor)
 
     def restarted(self, where: Tensor, first: Tensor) -> SecantModel:
         """Another first Hessian and no pairs, for the items in ``where``."""
         pick = where[:, None, None]
-        return SecantModel(
-            torch.where(where[:, None], first, self.first),
-            torch.where(pick, 0.0, self.steps),
-            torch.where(pick, 0.0, self.changes),
-            torch.where(where, 0.0, self.count),
+        return replace(
+            self,
+            first=torch.where(where[:, None], first, self.first),
+            steps=torch.where(pick, 0.0, self.steps),
+            changes=torch.where(pick, 0.0, self.changes),
+            count=torch.where(where, 0.0, self.count),
+        )
+
+    def replaced(self, index: Tensor, first: Tensor, basis: Tensor) -> SecantModel:
+        """Another first Hessian and no pairs, for the items in ``index``, which have eigenvectors of their own."""
+        assert self.basis is not None, "one basis per item where first Hessians are replaced"
+        none = self.steps.new_zeros(len(index), *self.steps.shape[1:])
+        return replace(
+            self,
+            first=self.first.index_copy(0, index, first),
+            steps=self.steps.index_copy(0, index, none),
+            changes=self.changes.index_copy(0, index, none),
+            count=self.count.index_fill(0, index, 0.0),
+            basis=self.basis.index_copy(0, index, basis),
         )
 
     # -- use ---------------------------------------------------------------------------------------------------------

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from genprior import _batch
-from genprior.problem import Point, Problem
+from genprior.problem import Problem
 from genprior.solvers.base import Common, Evidence, Multiplier, Solver, State, Vjp
-from genprior.solvers.envelope import EnvelopeValue, Multipliers, SignalPart, SplitState
+from genprior.solvers.envelope import Multipliers, SignalPart, SplitState, Trial
 from genprior.solvers.estimates import rounding_error, secant_of
 from genprior.solvers.quadratic import LatentTerm
 from genprior.solvers.trial.globalisation import (
@@ -27,31 +27,6 @@ from genprior.solvers.trial.globalisation import (
 
 M = TypeVar("M")
 """The model of a direction: a tree of tensors."""
-
-
-@dataclass(frozen=True)
-class Trial:
-    """The function of the signal at the last evaluation of G; latents and signals are in ``State.common``."""
-
-    energy: Tensor
-    """``e(G(z))``: without the term on z, without the ridge."""
-    f: Tensor
-    """Its gradient in the signal."""
-    r: Tensor | None
-    """``w - G(z)``; None where nothing is split."""
-    residual: Tensor
-    """What the loss keeps of its evaluation."""
-    loss: Tensor
-
-    @classmethod
-    def of(cls, value: EnvelopeValue, point: Point) -> Trial:
-        """From an evaluation of the envelope."""
-        return cls(value.energy, value.f, value.r, point.residual, point.loss)
-
-    @property
-    def primal_residual(self) -> Tensor:
-        """``|w - G(z)|``."""
-        return torch.zeros_like(self.energy) if self.r is None else _batch.norm(self.r)
 
 
 @dataclass(frozen=True)
@@ -212,28 +187,28 @@ class TrialMethod(Solver[TrialState[M]], Generic[M]):
         """The start is both base and trial: the first step computes its gradient."""
         at = problem.generator.evaluate(z, graph=self.direction.uses_vjp)
         point = problem.evaluate(at.x, at.z)
-        value, split, rho = self.multipliers.start(problem, at.x, point)
+        split, rho = self.multipliers.start(problem, at.x, point)
+        trial, w, split = self.multipliers.evaluate(problem, at.x, point, split, rho, at.x)
         smoothness, curvature = self.multipliers.curvatures(problem, at.x, point, rho)
-        common = replace(Common.first(problem, at, point, smoothness), rho=rho, w=value.w)
-        trial = Trial.of(value, point)
+        common = replace(Common.first(problem, at, point, smoothness), rho=rho, w=w)
         flat, zero = _batch.flat(at.z), torch.zeros_like(point.loss)
-        base = BasePoint(flat, at.x, value.energy, torch.zeros_like(flat), zero, zero)
+        base = BasePoint(flat, at.x, trial.energy, torch.zeros_like(flat), zero, zero)
         return TrialState(
             common,
             trial=trial,
             base=base,
             search=SearchState.none(flat),
             model=self.direction.start(problem, base, common, trial, curvature),
-            ridge=self.continuation.start(problem, curvature, value.energy),
+            ridge=self.continuation.start(problem, curvature, trial.energy),
             split=split,
         )
 
     def step(self, problem: Problem, state: TrialState[M]) -> TrialState[M]:
         """Judge the trial; update the multipliers where that is due, and the model; then evaluate the next trial."""
         own = self._own(problem, state)
-        before, trial = own.added(state.base.energy, state.base.z), own.added(state.trial.energy, _batch.flat(state.z))
+        before, after = own.added(state.base.energy, state.base.z), own.added(state.trial.energy, _batch.flat(state.z))
         rounding = rounding_error(before.abs() + state.base.energy.abs(), state.base.cotangent, state.base.x)
-        decreased = self.search.decreased(state.search, before, trial, rounding) | (state.k == 0)
+        decreased = self.search.decreased(state.search, before, after, rounding) | (state.k == 0)
 
         s, moved = self._moved(problem, state, decreased)
         vjp = Vjp.of(s, s.trial.f) if self.direction.uses_vjp else None  # the one backward pass
@@ -241,7 +216,7 @@ class TrialMethod(Solver[TrialState[M]], Generic[M]):
         accepted = judgement.accepted
         base = s.base.where(accepted, self._as_base(s, vjp))
         update = self.direction.updated(
-            problem, s, base, TrialOutcome(accepted, moved, before - trial, vjp, self._jac_scale(s, vjp))
+            problem, s, base, TrialOutcome(accepted, moved, before - after, vjp, self._jac_scale(s, vjp))
         )
         base = replace(base, gradient=update.gradient)
 
@@ -258,16 +233,16 @@ class TrialMethod(Solver[TrialState[M]], Generic[M]):
         z = (base.z + search.length[:, None] * search.direction).reshape(s.z.shape)
         at = problem.generator.evaluate(z, graph=self.direction.uses_vjp)  # the one forward pass
         point = problem.evaluate(at.x, at.z)
-        value = self.multipliers.evaluate(problem, at.x, point, s.split, s.rho, s.w)
+        trial, w, split = self.multipliers.evaluate(problem, at.x, point, s.split, s.rho, s.w)
         _, secant = s.common.moved(at, problem.generator.spread)
         return TrialState(
-            s.common.next(at, point, torch.maximum(vjp.kappa, secant), evidence, w=value.w),
-            trial=Trial.of(value, point),
+            s.common.next(at, point, torch.maximum(vjp.kappa, secant), evidence, w=w),
+            trial=trial,
             base=base,
             search=search,
             model=descent.model,
             ridge=s.ridge,
-            split=None if s.split is None else replace(s.split, memory=value.memory),
+            split=split,
         )
 
     # -- the parts of a step -----------------------------------------------------------------------------------------
