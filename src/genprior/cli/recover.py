@@ -28,7 +28,8 @@ class Common(Workers, Prior):
     """Options of both commands."""
 
     inputs: Annotated[tuple[Path, ...], tyro.conf.Positional, INPUT]
-    """Images (.png, .jpg, ...), arrays (.npy, .npz, .safetensors, .h5; one array of a file: scans.npz:images), or folders."""
+    """Images (.png, .jpg, ...), arrays (.npy, .npz, .safetensors, .h5; one array of a file: scans.npz:images), shards of
+    WebDataset (.tar), or folders."""
     out: Path
     """Folder for recovered/, result.json and report.html. The same command with the same folder resumes the job."""
     labels: Path | None = None

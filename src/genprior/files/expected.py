@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from genprior.files.guard import Unreadable
 from genprior.files.images import ImageSpec
 
 if TYPE_CHECKING:
@@ -87,6 +88,29 @@ class Expected:
             return None
         whole = self.whole[1:] if self.whole is not None and len(self.whole) == 3 else None
         return ImageSpec(*self.shape, resize=self.resize, whole=whole)
+
+    def image_for(self, name: str) -> ImageSpec:
+        """The format as an image file; raises if items cannot be images."""
+        if self.image is None and len(self.signal) == 1:
+            raise Unreadable(
+                f"{name} is an image, but the generator makes flat signals of {self.signal[0]} values: end it with "
+                "nn.Unflatten(1, (channels, height, width)), or give an array"
+            )
+        if self.image is None:
+            raise Unreadable(
+                f"{name} is an image, but items of shape {self.shape} are expected: give an array, or `simulate=True` to "
+                "measure the image first"
+            )
+        return self.image
+
+    def check_complex(self, name: str, is_complex: bool) -> None:
+        """Raise for complex numbers where real ones are expected, and the other way round."""
+        if is_complex and not self.complex_too:
+            raise Unreadable(f"{name} holds complex numbers, expected real ones: take the real part or the modulus")
+        if self.complex_too and not is_complex:
+            raise Unreadable(
+                f"{name} holds real numbers, expected complex measurements: `simulate=True` measures images first"
+            )
 
     def known(self, values: Tensor) -> Tensor:
         """Items with zeros in unmeasured entries, whose values (such as NaN) are ignored."""

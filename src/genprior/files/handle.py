@@ -36,6 +36,9 @@ class Handle(Generic[Opened]):
         if stack is not None:
             stack.close()
 
+    def __del__(self) -> None:
+        self.close()
+
     def __getstate__(self) -> dict[str, object]:
         """Closed, with an absolute path: another process may run in another folder."""
         path = Path(os.path.abspath(self.path))

@@ -8,7 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from genprior.files.arrays import ARRAY_ENDINGS
+from genprior.files.guard import Unreadable
 from genprior.files.images import WRITTEN_AS
+from genprior.files.shards import ENDINGS as SHARD_ENDINGS
+from genprior.files.tars import compressed
+
+_READ = (*WRITTEN_AS, *ARRAY_ENDINGS, *SHARD_ENDINGS)
+_COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,9 @@ def _check_file(path: Path, key: str | None) -> None:
     if not path.exists():
         raise FileNotFoundError(f"there is no file or folder {path}")
     ending = path.suffix.lower()
-    if ending not in (*WRITTEN_AS, *ARRAY_ENDINGS):
+    if path.name.lower().endswith(_COMPRESSED):
+        raise Unreadable(compressed(path, ending[1:]))
+    if ending not in _READ:
         raise ValueError(f"{path} has an unknown type: give {_endings()}")
     if key is not None and ending in WRITTEN_AS:
         raise ValueError(f"{path} is an image, which has no named arrays: leave out :{key}")
@@ -124,7 +132,7 @@ def _refuse_twice(paths: Iterable[Path]) -> None:
 
 def _is_wanted(path: str) -> bool:
     stem, ending = os.path.splitext(os.path.basename(path))
-    return not stem.startswith(".") and ending.lower() in (*WRITTEN_AS, *ARRAY_ENDINGS) and os.path.isfile(path)
+    return not stem.startswith(".") and ending.lower() in _READ and os.path.isfile(path)
 
 
 def _is_link_to(path: str, folder: Path | None) -> bool:
@@ -137,4 +145,4 @@ def _within(place: Path, folder: Path | None) -> bool:
 
 
 def _endings() -> str:
-    return ", ".join((*WRITTEN_AS, *ARRAY_ENDINGS))
+    return ", ".join(_READ)

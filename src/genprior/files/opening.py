@@ -15,9 +15,11 @@ from genprior.files.arrays import ARRAY_ENDINGS, Array, as_values, open_arrays
 from genprior.files.expected import Expected
 from genprior.files.guard import Misfit, Unreadable, reading
 from genprior.files.images import check_file
-from genprior.files.layout import fit
+from genprior.files.layout import Layout, fit
 from genprior.files.named import Named, find_files
 from genprior.files.parts import Part, Parts, Version, written_name
+from genprior.files.shards import ENDINGS as SHARD_ENDINGS
+from genprior.files.shards import Shard
 from genprior.files.stream import Items
 
 Shape = tuple[int, ...]
@@ -68,18 +70,21 @@ def _parts(file: Named, expected: Expected) -> list[Part]:
     path, suffix = file.path, file.path.suffix.lower()
     if suffix in ARRAY_ENDINGS:
         return _array_parts(file, expected)
-    spec = expected.image
-    if spec is None and len(expected.signal) == 1:
-        raise Unreadable(
-            f"{path} is an image, but the generator makes flat signals of {expected.signal[0]} values: end it with "
-            "nn.Unflatten(1, (channels, height, width)), or give an array"
-        )
-    if spec is None:
-        raise Unreadable(
-            f"{path} is an image, but items of shape {expected.shape} are expected: give an array, or `simulate=True` to "
-            "measure the image first"
-        )
+    if suffix in SHARD_ENDINGS:
+        return [_shard_part(file, expected)]
+    spec = expected.image_for(str(path))
     return [Part(str(path), written_name(file.output), 1, deep=check_file(path, spec))]
+
+
+def _shard_part(file: Named, expected: Expected) -> Part:
+    if file.keys is not None and len(file.keys) > 1:
+        raise ValueError(f"{file.path} was given with several endings ({', '.join(file.keys)}): give one")
+    shard = Shard(file.path, None if file.keys is None else file.keys[0])
+    try:
+        shard.check(0, expected)
+    finally:
+        shard.file.close()
+    return Part(str(file.path), file.output, len(shard), shard, Layout("exact", batched=True))
 
 
 def _array_parts(file: Named, expected: Expected) -> list[Part]:
@@ -121,12 +126,7 @@ def _array_part(path: Path, output: str, array: Array, expected: Expected) -> Pa
         probe = array.rows(0, 1) if layout.batched else array.whole()
     array.close()
     as_values(probe, array.dtype, name, measured=expected.measured)
-    if probe.is_complex() and not expected.complex_too:
-        raise Unreadable(f"{name} holds complex numbers, expected real ones: take the real part or the modulus")
-    if expected.complex_too and not probe.is_complex():
-        raise Unreadable(
-            f"{name} holds real numbers, expected complex measurements: `simulate=True` measures images first"
-        )
+    expected.check_complex(name, probe.is_complex())
     return Part(str(path), output, array.shape[0] if layout.batched else 1, array, layout)
 
 

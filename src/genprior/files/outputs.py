@@ -20,6 +20,8 @@ from genprior._files import add_folder, set_aside, sync_folders, write_atomicall
 from genprior.files.grown import WRITERS, Grown, blank, first_row, is_sound
 from genprior.files.images import encode
 from genprior.files.parts import Part
+from genprior.files.shard_output import write_shard
+from genprior.files.shards import Shard
 from genprior.files.stream import Items
 
 Shape = tuple[int, ...]
@@ -194,6 +196,11 @@ class Outputs:
         return self._work / f"rows-{number:06d}.npy"
 
     def _assemble(self, group: _Group, path: Path) -> None:
+        part = self._items.parts[group.members[0]]
+        if isinstance(part.array, Shard):
+            signals = _Grown(self._row_file(group.members[0]), batched=True).open()
+            write_shard(path, signals, part, self._items.expected)
+            return
         arrays = {}
         for number in group.members:
             part = self._items.parts[number]

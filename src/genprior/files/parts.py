@@ -14,6 +14,7 @@ from genprior._files import printable
 from genprior.files.arrays import Array
 from genprior.files.images import WRITTEN_AS
 from genprior.files.layout import Layout
+from genprior.files.shards import Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Part:
     output: str
     """Name of the output file, relative to the folder of outputs."""
     count: int
-    array: Array | None = None
+    array: Array | Shard | None = None
     layout: Layout | None = None
     deep: bool = False
     problem: str = ""
@@ -63,7 +64,16 @@ class Part:
 
     def name(self, row: int) -> str:
         """The name of one of its items."""
+        if isinstance(self.array, Shard):
+            return printable(f"{self.label}/{self.array.member(row).key}")
         return f"{self.label}[{row}]" if self.layout is not None and self.layout.batched else self.label
+
+    def is_here(self) -> bool:
+        """Whether this process can read the file, in the version that was opened."""
+        try:
+            return os.access(self.place, os.R_OK) and Version.of(self.place) == self.version
+        except OSError:
+            return False
 
     def is_plain(self) -> bool:
         """Whether it is an image file with the usual name of its output, so that columns can hold it."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import bisect
 import hashlib
 import itertools
-import os
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from genprior.files.expected import Expected
 from genprior.files.guard import Unreadable, reading
 from genprior.files.images import decode
 from genprior.files.parts import Part, Parts, Version
+from genprior.files.shards import ENDINGS as SHARD_ENDINGS
+from genprior.files.shards import Shard
 
 _SHOWN = 3
 
@@ -38,7 +40,7 @@ class Items:
     def __init__(self, parts: Parts, expected: Expected) -> None:
         self.parts, self.expected = parts, expected
         self.starts = array("q", [0, *itertools.accumulate(parts.counts())])
-        self._reading: Array | None = None
+        self._reading: Array | Shard | None = None
 
     def __len__(self) -> int:
         return self.starts[-1]
@@ -73,8 +75,8 @@ class Items:
     def missing(self, start: int, stop: int) -> list[Path]:
         """The files of these items that this process cannot read, or that have another version here."""
         numbers = range(self.part_of(start), self.part_of(min(stop, len(self)) - 1) + 1) if start < stop else range(0)
-        seen = {part.place: part.version for number in numbers if (part := self.parts[number]).version is not None}
-        return [Path(place) for place, version in seen.items() if not _is_here(place, version)]
+        seen = {part.place: part for number in numbers if (part := self.parts[number]).version is not None}
+        return [part.path for part in seen.values() if not part.is_here()]
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process, which opens the files again: small, and without the operator's matrices."""
@@ -93,15 +95,17 @@ class Items:
 
     def changed(self) -> list[Path]:
         """The files that changed since they were opened."""
-        versions = {part.place: part.version for part in self.parts if part.version is not None}
-        return [Path(place) for place, version in versions.items() if not _is_here(place, version)]
+        gone = (part for part in self.parts if part.version is not None and not part.is_here())
+        return [*dict.fromkeys(part.path for part in gone)]
 
     def changes(self) -> tuple[str, ...]:
         """A note on changed files for the end of a job, whose results are of the version at its start."""
         changed = self.changed()
         more = f" and {len(changed) - 1} more files" if len(changed) > 1 else ""
+        alone = any(path.suffix.lower() in SHARD_ENDINGS for path in changed)
+        without = ", without what was carried along in archives" if alone else ""
         return tuple(
-            printable(f"{path}{more} changed during the job: the results are of the version at its start")
+            printable(f"{path}{more} changed during the job: the results are of the version at its start{without}")
             for path in changed[:1]
         )
 
@@ -121,22 +125,36 @@ class Items:
         except BaseException:
             self._move_to(None)
             raise
-        return [self._checked(name, value) for name, value in zip(names, self.expected.known(values), strict=True)]
+        return [self._checked(name, value) for name, value in zip(names, values, strict=True)]
 
-    def _values(self, part: Part, first: int, last: int) -> Tensor:
+    def _values(self, part: Part, first: int, last: int) -> Iterable[Tensor | Unreadable]:
         if part.problem:
             raise Unreadable(part.problem)
         if part.array is None or part.layout is None:
             spec = self.expected.image
             assert spec is not None, "checked when the file was opened"
-            return decode(part.path, spec)[None]
+            return self.expected.known(decode(part.path, spec)[None])
+        if isinstance(part.array, Shard):
+            return self._members(part.array, range(first, last))
         self._move_to(part.array)
         with reading(part.path, "an array"):
             block = part.array.rows(first, last) if part.layout.batched else part.array.whole()[None]
         values = as_values(block, part.array.dtype, part.label, measured=self.expected.measured)
-        return part.layout.to_items(values, self.expected.shape)
+        return self.expected.known(part.layout.to_items(values, self.expected.shape))
 
-    def _move_to(self, array: Array | None) -> None:
+    def _members(self, shard: Shard, rows: range) -> list[Tensor | Unreadable]:
+        """Items of a shard, each of which is a file of its own: one that is damaged does not spoil the others."""
+        self._move_to(shard)
+        found: list[Tensor | Unreadable] = []
+        for row in rows:
+            try:
+                with reading(shard.path, "a tar archive"):
+                    found.append(self.expected.known(shard.item(row, self.expected)[None])[0])
+            except Unreadable as problem:
+                found.append(problem)
+        return found
+
+    def _move_to(self, array: Array | Shard | None) -> None:
         """Keep at most one file open, and the position in one of its arrays."""
         left = self._reading
         if left is not None and left is not array:
@@ -145,17 +163,11 @@ class Items:
                 left.file.close()
         self._reading = array
 
-    def _checked(self, name: str, value: Tensor) -> Loaded:
+    def _checked(self, name: str, value: Tensor | Unreadable) -> Loaded:
+        if isinstance(value, Unreadable):
+            return Loaded(name, None, str(value))
         fault = self.expected.fault(value)
         return Loaded(name, None, f"{name} {fault}") if fault else Loaded(name, value)
-
-
-def _is_here(place: str, version: Version | None) -> bool:
-    """Whether this process can read this version of the file; links and empty drives count as what they show."""
-    try:
-        return os.access(place, os.R_OK) and Version.of(place) == version
-    except OSError:
-        return False
 
 
 def _refuse_changed(part: Part) -> None:
