@@ -133,7 +133,7 @@ class Outputs:
 
     def _intact(self, group: _Group, sound: Batches, size: int) -> bool:
         kept = sound[group.batches(size)]
-        if not kept.any() or (kept.all() and (self._folder / group.output).is_file()):
+        if kept.all() and (self._folder / group.output).is_file():
             return True
         starts = self._items.starts
         touched = (n for n in group.members if sound[batches_of(starts[n], starts[n + 1], size)].any())

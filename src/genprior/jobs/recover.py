@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from genprior.generators import Generator
 from genprior.jobs.ledger import CONTENT, Ledger, alone
 from genprior.jobs.outcome import Outcome
 from genprior.jobs.posed import check_loss, expected_noise, pose, relative_residual, simulate
-from genprior.jobs.records import Collected, Solved
+from genprior.jobs.records import Solved, SolvedBatch, sampled
 from genprior.jobs.results import write_result
 from genprior.jobs.resume import SIGNALS, plan_of, refuse_losses
 from genprior.jobs.settings import Recovery
@@ -99,30 +99,30 @@ class _Job:
         remove_unfinished(folder)
         total, size = len(self.items), self.job.batch_size
         plan = plan_of(ledger, outputs, total, size)
-        used, shown = plan.used, plan.shown
+        used, show = plan.used, set(sampled(total, self.job.pictures))
         outputs.begin(size, plan.done)
         for place, number in enumerate(plan.numbers()):
             self.on_progress(number * size, total, "reading")
             stop = self._stop(used, plan.left - place)
-            batch = self._batch(number * size, min(total, (number + 1) * size), stop, self.job.pictures - shown)
-            record = batch.record(outputs.write(number * size, batch.signals))
+            batch = self._batch(number * size, min(total, (number + 1) * size), stop, show)
+            record = batch.to_record(outputs.write(batch.first, batch.signals))
             ledger.write_batch(number, record, batch.images)
             outputs.finish(number)
-            used, shown = used + record["seconds"], shown + record["shown"]
+            used += batch.run["seconds"]
         self.on_progress(total, total, "writing the report")
         remarks = (*self.notes, *notes, *ledger.notes, *self.items.notes, *self.items.changes())
         return write_result(self.job, ledger, total, tuple(map(words.translate, remarks)), words)
 
-    def _batch(self, start: int, stop: int, rule: StopRule, most_images: int) -> Collected:
-        """Read and solve the items from ``start`` up to ``stop``; keep at most ``most_images`` images of them."""
+    def _batch(self, start: int, stop: int, rule: StopRule, show: Container[int]) -> SolvedBatch:
+        """Read and solve the items from ``start`` up to ``stop``; keep the images of those to ``show``."""
         loaded = self.items.read(start, stop)
-        batch = Collected(start, loaded, most_images)
+        solved: list[tuple[list[int], Solved]] = []
         groups = self._groups(start, loaded)
         for left, (rows, generator) in zip(range(len(groups), 0, -1), groups, strict=True):
             numbers = [start + row for row in rows]
-            share = rule.share(batch.facts["seconds"], left)
-            batch.add(rows, self._solve(generator, [loaded[row] for row in rows], numbers, share), self.operator)
-        return batch
+            share = rule.share(sum(one.result.seconds for _, one in solved), left)
+            solved.append((rows, self._solve(generator, [loaded[row] for row in rows], numbers, share)))
+        return SolvedBatch.of(start, loaded, solved, self.operator, show)
 
     def _groups(self, start: int, loaded: list[Loaded]) -> list[tuple[list[int], Generator]]:
         """Groups of readable items that are solved together: all at once, or class by class."""

@@ -25,8 +25,6 @@ class Plan:
     done: Batches
     used: float
     """Seconds."""
-    shown: int
-    """Number of images kept for the report."""
 
     @property
     def left(self) -> int:
@@ -59,14 +57,14 @@ def plan_of(ledger: Ledger, outputs: Outputs, total: int, size: int) -> Plan:
         ledger.notes.append(
             f"an unfinished array is damaged: it was set aside as {path}, and its items are computed again"
         )
-    done, seconds, shown = (np.zeros(math.ceil(total / size), kind) for kind in (bool, float, int))
+    done, seconds = np.zeros(math.ceil(total / size), bool), np.zeros(math.ceil(total / size))
     for record in ledger.batches():
         number = record["first"] // size
         done[number] = outputs.holds(record["first"], _names(record["items"]))
-        seconds[number], shown[number] = record["seconds"], record["shown"]
+        seconds[number] = record["run"]["seconds"]
     done &= ~outputs.to_repeat(done, size)
     ledger.forget(number for number in ledger.done() if not done[number])
-    return Plan(done, float(seconds[done].sum()), int(shown[done].sum()))
+    return Plan(done, float(seconds[done].sum()))
 
 
 def _written(out: Path, items: Items) -> Iterator[Path]:
