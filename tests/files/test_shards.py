@@ -107,11 +107,12 @@ def recovered(items, tmp_path, signals=None, step=2, shape=SHAPE):
     work = tmp_path / "work"
     work.mkdir(exist_ok=True)
     outputs = Outputs(items, tmp_path / "out", work, shape)
+    outputs.begin(step)
     signals = [1 - item.value for item in items.read(0, len(items))] if signals is None else signals
     for start in range(0, len(items), step):
         assert not list((tmp_path / "out").iterdir()), "only when it is complete"
         outputs.write(start, signals[start : start + step])
-        outputs.finish(min(start + step, len(items)))
+        outputs.finish(start // step)
     assert not list(work.iterdir())
     return tmp_path / "out" / items.parts[0].output
 

@@ -1,7 +1,10 @@
 """Where the records of a job are in its log files, for tests that damage them."""
 
+import json
 import struct
 from pathlib import Path
+
+from genprior.jobs.ledger import Ledger
 
 HEAD = struct.Struct("<4sQQ16s16s")
 
@@ -34,3 +37,9 @@ def spoil(out: Path, number: int, change=lambda content: bytes([content[0] ^ 1])
                 path.write_bytes(content[:start] + change(content[start:end]) + content[end:])
                 return path
     raise AssertionError(f"no record of {number}")
+
+
+def ledger_of(out: Path) -> Ledger:
+    """The ledger of a job that is there."""
+    identity = json.loads((out / ".job" / "job.json").read_text())
+    return Ledger(out, {name: value for name, value in identity.items() if name != "format"})

@@ -156,7 +156,7 @@ def test_damaged_rows_of_an_array_are_made_again(job, damage):
 def test_forgotten_batches_leave_no_images(tmp_path):
     ledger = Ledger(tmp_path, {})
     for number in range(3):
-        ledger.write_batch(number, {"items": []}, {"after": [torch.full((1, 2, 2), number / 2)], "truth": []})
+        ledger.write_batch(number, {"items": []}, {"after": torch.full((1, 1, 2, 2), number / 2)})
     ledger.forget([1, 2])
     assert [{name: part.tolist() for name, part in images.items()} for images in ledger.images()] == [
         {"after": [[[[0.0, 0.0], [0.0, 0.0]]]]}
@@ -168,7 +168,7 @@ def test_an_image_that_changes_during_the_job(job, images):
     done = job(inputs=(str(images),), operator="downsample:2", batch_size=2, steps=3)
     outcome = recover(done, during(2, lambda: Image.new("L", (8, 8)).save(images / "4.png")))
     assert outcome.counts["UNREADABLE"] == 1 and outcome.recovered == 6
-    assert "4.png has changed since the job began" in outcome.unread
+    assert "4.png has changed since the job began" in outcome.reasons["UNREADABLE"]
     assert any("4.png changed during the job" in note for note in outcome.notes)
     assert not (done.out / "recovered" / "4.png").exists()
     with pytest.raises(ValueError, match=r"content of the inputs has changed; changed since it began: .*4\.png\)"):

@@ -137,12 +137,19 @@ class Denoise(Common):
 
 def _failures(outcome: Outcome, skip: bool) -> list[str]:
     """Why not every item is recovered."""
-    unread, diverged = outcome.counts["UNREADABLE"], outcome.counts["DIVERGED"]
+    unread, poisoned, diverged = (outcome.counts[name] for name in ("UNREADABLE", "POISONED", "DIVERGED"))
     found = []
     if unread and (not skip or unread == outcome.total):
         others = ", all others are recovered" if 0 < outcome.recovered == outcome.total - unread else ""
         skipped = "; add --skip to leave them out" if unread < outcome.total else ""
-        found.append(f"{unread} of {outcome.total} items could not be read{others} ({outcome.unread}){skipped}")
+        found.append(
+            f"{unread} of {outcome.total} items could not be read{others} ({outcome.reasons['UNREADABLE']}){skipped}"
+        )
+    if poisoned:
+        found.append(
+            f"{poisoned} of {outcome.total} items were set aside, because solving their batch ended its process again and "
+            f"again ({outcome.reasons['POISONED']}): try a smaller --batch-size and another --out"
+        )
     if outcome.not_begun:
         found.append(
             f"no time was left for {outcome.not_begun} of {outcome.total} items: give more --time and another --out"

@@ -136,7 +136,7 @@ class Outputs:
 
     def _intact(self, group: _Group, sound: Batches, size: int) -> bool:
         kept = sound[group.batches(size)]
-        if not kept.any() or (kept.all() and (self._folder / group.output).is_file()):
+        if kept.all() and (self._folder / group.output).is_file():
             return True
         starts = self._items.starts
         touched = (n for n in group.members if sound[batches_of(starts[n], starts[n + 1], size)].any())
@@ -198,7 +198,7 @@ class Outputs:
     def _assemble(self, group: _Group, path: Path) -> None:
         part = self._items.parts[group.members[0]]
         if isinstance(part.array, Shard):
-            signals = _Grown(self._row_file(group.members[0]), batched=True).open()
+            signals = Grown(self._row_file(group.members[0]), batched=True).open()
             write_shard(path, signals, part, self._items.expected)
             return
         arrays = {}

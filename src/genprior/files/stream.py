@@ -60,6 +60,11 @@ class Items:
         """The numbers of the parts that hold the items from ``start`` up to ``stop``, one for each."""
         return [self.part_of(item) for item in range(start, stop)]
 
+    def names(self, start: int, stop: int) -> list[str]:
+        """The names of the items from ``start`` up to ``stop``, without reading them."""
+        parts = self.parts_of(start, stop)
+        return [self.parts[part].name(item - self.starts[part]) for item, part in enumerate(parts, start)]
+
     def read(self, start: int, stop: int) -> list[Loaded]:
         """The items from ``start`` up to ``stop``."""
         found: list[Loaded] = []

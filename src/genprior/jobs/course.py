@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable
 
 from genprior.engines import Crew, Engine
 from genprior.files import Items
+from genprior.jobs.records import sampled
 from genprior.jobs.resume import Plan
 from genprior.jobs.settings import Recovery
 from genprior.jobs.work import Task
@@ -26,6 +28,7 @@ class Course:
         """Batches that were handed out and are not answered."""
         self._used, self._begun = plan.elapsed, 0.0
         self._before = self._done = plan.items_done(len(items), job.batch_size)
+        self._show = sampled(len(items), job.pictures)
         self._shares: dict[int, float | None] = {}
         self.crew = Crew("nothing was left to do", 0)
 
@@ -51,7 +54,7 @@ class Course:
             self._given.add(number)
             self._left -= 1
         loaded = tuple(self._items.read(start, stop)) if whole else None
-        return Task(start, stop, self._shares[number], max(0, self._job.pictures - start), loaded)
+        return Task(start, stop, self._shares[number], self._shown(start, stop), loaded)
 
     def share(self, number: int) -> float | None:
         """The seconds that the batch was given when it was handed out."""
@@ -71,6 +74,10 @@ class Course:
     def within(self, done: float, note: str) -> None:
         """So many items of the running batch are done, in this process."""
         self._say(done, note)
+
+    def _shown(self, start: int, stop: int) -> tuple[int, ...]:
+        """The items of a batch whose images are kept."""
+        return tuple(self._show[bisect_left(self._show, start) : bisect_left(self._show, stop)])
 
     def _share(self) -> float | None:
         """An equal part of the time that is left, for as many batches as are solved at a time."""

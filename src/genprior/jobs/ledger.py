@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from genprior._files import add_folder, make_folder, printable, remove_unfinished
@@ -65,10 +64,9 @@ class Ledger:
         """The images kept of each finished batch, or of these."""
         return (record.tensors for _, record in self._log.records(numbers))
 
-    def write_batch(self, number: int, record: dict[str, Any], images: dict[str, list[Tensor]] | None = None) -> None:
+    def write_batch(self, number: int, record: dict[str, Any], images: dict[str, Tensor] | None = None) -> None:
         """Record a batch as finished, with a few images for the report; on the disk when this returns."""
-        tensors = {name: torch.stack(parts) for name, parts in (images or {}).items() if parts}
-        self._log.append(number, Record(record, tensors))
+        self._log.append(number, Record(record, images or {}))
 
     def forget(self, numbers: Iterable[int]) -> None:
         """These batches are not done, so that they are repeated."""

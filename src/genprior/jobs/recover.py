@@ -19,7 +19,7 @@ from genprior.jobs.course import Course, Progress
 from genprior.jobs.ledger import CONTENT, Ledger, alone
 from genprior.jobs.outcome import Outcome
 from genprior.jobs.posed import check_loss
-from genprior.jobs.records import Collected
+from genprior.jobs.records import SolvedBatch
 from genprior.jobs.results import write_result
 from genprior.jobs.resume import SIGNALS, Plan, plan_of, refuse_losses
 from genprior.jobs.settings import Recovery
@@ -95,7 +95,7 @@ class _Job:
 
     def _have_solved(self, plan: Plan, course: Course, ledger: Ledger, outputs: Outputs) -> None:
         """Hand out the batches that are left; write and record what comes back."""
-        batches: Batches[Task, Collected] = Batches(
+        batches: Batches[Task, SolvedBatch] = Batches(
             self._work(),
             plan.numbers(),
             course.task,
@@ -107,12 +107,17 @@ class _Job:
         answers = self.engine.run(batches)
         with closing(answers):
             for number, answer in answers:
-                start = number * self.job.batch_size
-                assert not isinstance(answer, Poisoned)
-                record = answer.record(outputs.write(start, answer.signals))
-                ledger.write_batch(number, record | {"elapsed": course.elapsed}, answer.images)
+                batch = self._poisoned(number, answer) if isinstance(answer, Poisoned) else answer
+                record = batch.to_record(outputs.write(batch.first, batch.signals))
+                record["run"] = record["run"] | {"elapsed": course.elapsed}
+                ledger.write_batch(number, record, batch.images)
                 outputs.finish(number)
-                course.finished(number, len(answer.signals))
+                course.finished(number, len(batch.items))
+
+    def _poisoned(self, number: int, answer: Poisoned) -> SolvedBatch:
+        start = number * self.job.batch_size
+        stop = min(len(self.items), start + self.job.batch_size)
+        return SolvedBatch.poisoned(start, self.items.names(start, stop), answer.reason)
 
     def _work(self) -> RecoveryWork:
         shipment = Shipment.of(self.job.source, self.job.operator, whole=not self.engine.here)

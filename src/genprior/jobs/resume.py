@@ -66,7 +66,7 @@ def plan_of(ledger: Ledger, outputs: Outputs, total: int, size: int) -> Plan:
     for record in ledger.batches():
         number = record["first"] // size
         done[number] = outputs.holds(record["first"], _names(record["items"]))
-        elapsed = max(elapsed, record["elapsed"])
+        elapsed = max(elapsed, record["run"]["elapsed"])
     done &= ~outputs.to_repeat(done, size)
     ledger.forget(number for number in ledger.done() if not done[number])
     return Plan(done, elapsed)

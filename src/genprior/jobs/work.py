@@ -14,7 +14,7 @@ from genprior.engines import Blind, EngineError, Place
 from genprior.files import Items, Loaded
 from genprior.generators import Generator
 from genprior.jobs.posed import expected_noise, pose, relative_residual, simulate
-from genprior.jobs.records import Collected, Solved
+from genprior.jobs.records import Solved, SolvedBatch
 from genprior.jobs.settings import Recovery
 from genprior.jobs.shipment import Shipment
 from genprior.loop.run import share_done
@@ -42,8 +42,8 @@ class Task:
     stop: int
     seconds: float | None
     """Its share of the time that is left."""
-    images: int
-    """Most images to keep for the report."""
+    show: tuple[int, ...]
+    """Numbers of the items whose images are kept for the report."""
     loaded: tuple[Loaded, ...] | None = None
     """The contents of the items, for a worker that cannot see them."""
 
@@ -79,7 +79,7 @@ class RecoveryWork:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "here": None}
 
-    def open(self, place: Place) -> Callable[[Task], Collected | Blind]:
+    def open(self, place: Place) -> Callable[[Task], SolvedBatch | Blind]:
         """Open generator and operator, once for all batches."""
         model = self.here or self._arrived(place.device(self.job.device))
         return Solver(self.job, model, self.items, self.labels, place).solved
@@ -105,23 +105,23 @@ class Solver:
     labels: tuple[int, ...] | None
     place: Place
 
-    def solved(self, task: Task) -> Collected | Blind:
+    def solved(self, task: Task) -> SolvedBatch | Blind:
         """Read and solve one batch."""
         if task.loaded is None and not self.place.visible and (missing := self.items.missing(task.start, task.stop)):
             return Blind(f"{missing[0]} is not there, or is another version")
         loaded = self.items.read(task.start, task.stop) if task.loaded is None else list(task.loaded)
-        batch = Collected(task.start, loaded, task.images)
+        solved: list[tuple[list[int], Solved]] = []
         rule: StopRule = MaxSteps(self.job.most_steps)
         if task.seconds is not None:
             rule = rule | Seconds(task.seconds)
         groups, done = self._groups(task.start, loaded), 0
         for left, (rows, generator) in zip(range(len(groups), 0, -1), groups, strict=True):
             numbers = [task.start + row for row in rows]
-            share = rule.share(batch.facts["seconds"], left)
+            share = rule.share(sum(one.result.seconds for _, one in solved), left)
             values = torch.stack([value for row in rows if (value := loaded[row].value) is not None])
-            batch.add(rows, self._solve(generator, values, numbers, share, done), self.model.operator)
+            solved.append((rows, self._solve(generator, values, numbers, share, done)))
             done += len(rows)
-        return batch
+        return SolvedBatch.of(task.start, loaded, solved, self.model.operator, task.show)
 
     def _groups(self, start: int, loaded: list[Loaded]) -> list[tuple[list[int], Generator]]:
         """Groups of readable items that are solved together: all at once, or class by class."""

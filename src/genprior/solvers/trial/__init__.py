@@ -10,7 +10,8 @@ multipliers           how R enters the function, the dual and the penalty    ``M
 ====================  =====================================================  ==========================================
 
 ``engine.py`` puts them together; ``methods.py`` holds the compositions that have names of their own. Directions are in
-``secant.py`` and ``gauss_newton.py``, searches and continuations in ``globalisation.py``, multipliers in ``solvers/envelope.py``.
+``secant.py`` and ``gauss_newton.py``, searches and continuations in ``globalisation.py``,
+multipliers in ``solvers/envelope.py``.
 """
 
 from genprior.solvers.damping import Damping, JacobianModel
