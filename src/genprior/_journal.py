@@ -55,14 +55,14 @@ class Journal:
     """Reads and writes the records of one job, each a safetensors file whose head holds the plain values as JSON."""
 
     format: str
-    """Name and version of the layout, such as ``genprior-job-4``."""
+    """Name and version of the layout, such as ``genprior-parts-1``."""
     owner: str
     """Digest of all that makes the job what it is: a record of another job is refused."""
 
     @classmethod
     def of(cls, format: str, identity: dict[str, Any]) -> Journal:
         """The journal of the job that these plain values describe."""
-        return cls(format, hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest())
+        return cls(format, owner_of(identity))
 
     def write(self, path: Path, meta: dict[str, Any], tensors: dict[str, Tensor] | None = None) -> None:
         """Store a record, or leave the old file as it is."""
@@ -95,6 +95,11 @@ class Journal:
         except Unusable as problem:
             notes.append(f"{problem}: set aside as {set_aside(path)}, and what it held is done again")
             return None
+
+
+def owner_of(identity: dict[str, Any]) -> str:
+    """A digest of the plain values that describe a job."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 
 def agree(path: Path, identity: dict[str, Any]) -> dict[str, tuple[Any, Any]]:

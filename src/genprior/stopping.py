@@ -68,7 +68,7 @@ class StopRule(ABC):
         """The seconds and the passes after which the rule ends every item; infinite where it does not count them."""
         return math.inf, math.inf
 
-    def share(self, used: float, parts: int) -> StopRule:
+    def share(self, used: float, parts: float) -> StopRule:
         """The rule for the next of ``parts`` equal parts of the work, after ``used`` seconds."""
         return self
 
@@ -116,7 +116,7 @@ class Seconds(StopRule):
         """The seconds."""
         return self.seconds, math.inf
 
-    def share(self, used: float, parts: int) -> StopRule:
+    def share(self, used: float, parts: float) -> StopRule:
         """An equal share of the time that is left."""
         return Seconds(max(0.0, self.seconds - used) / parts)
 
@@ -175,7 +175,7 @@ class FirstOf(StopRule):
         (s, p), (t, q) = self.first.limits(), self.second.limits()
         return min(s, t), min(p, q)
 
-    def share(self, used: float, parts: int) -> StopRule:
+    def share(self, used: float, parts: float) -> StopRule:
         """Both rules' shares."""
         return FirstOf(self.first.share(used, parts), self.second.share(used, parts))
 
@@ -197,7 +197,7 @@ class AllOf(StopRule):
         (s, p), (t, q) = self.first.limits(), self.second.limits()
         return max(s, t), max(p, q)
 
-    def share(self, used: float, parts: int) -> StopRule:
+    def share(self, used: float, parts: float) -> StopRule:
         """Both rules' shares."""
         return AllOf(self.first.share(used, parts), self.second.share(used, parts))
 

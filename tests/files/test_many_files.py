@@ -45,11 +45,12 @@ def test_many_array_files(tmp_path, few_descriptors, kind, batch):
         WRITE[kind](tmp_path / "in" / f"{number:03d}", number)
     items = open_items([tmp_path / "in"], Expected(SHAPE))
     outputs = Outputs(items, tmp_path / "out", tmp_path, SHAPE)
+    outputs.begin(batch)
     for start in range(0, len(items), batch):
         loaded = items.read(start, start + batch)
         assert not [item.problem for item in loaded if item.value is None]
         outputs.write(start, [item.value for item in loaded])
-        outputs.finish(min(len(items), start + batch))
+        outputs.finish(start // batch)
     for number in range(FILES):
         found = np.load(tmp_path / "out" / f"{number:03d}.{kind}")
         assert np.array_equal(found["x"] if kind == "npz" else found, values(number))
@@ -70,7 +71,8 @@ def test_many_arrays_in_one_file(tmp_path, few_descriptors, ending):
     items = open_items([path], Expected(SHAPE))
     outputs = Outputs(items, tmp_path / "out", tmp_path, SHAPE)
     outputs.write(0, [item.value for item in items.read(0, len(items))])
-    outputs.finish(len(items))
+    outputs.begin(len(items))
+    outputs.finish(0)
     if ending != "h5":
         found = (
             np.load(tmp_path / "out" / "a.npz") if ending == "npz" else load_file(tmp_path / "out" / "a.safetensors")
@@ -131,6 +133,7 @@ def test_finishing_looks_at_every_file_once(tmp_path, monkeypatch):
     outputs = Outputs(items, tmp_path / "out", tmp_path, SHAPE)
     asked = []
     monkeypatch.setattr(outputs, "_row_file", lambda number: asked.append(number) or tmp_path / f"none-{number}")
-    for done in range(2 * FILES + 1):
-        outputs.finish(done)
+    outputs.begin(1)
+    for batch in range(2 * FILES):
+        outputs.finish(batch)
     assert len(asked) <= 3 * FILES

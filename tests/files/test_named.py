@@ -49,7 +49,8 @@ def test_one_array_of_several(tmp_path, ending):
 
     outputs = Outputs(items, tmp_path / "out", tmp_path, SHAPE)
     outputs.write(0, [item.value for item in items.read(0, 3)])
-    outputs.finish(3)
+    outputs.begin(3)
+    outputs.finish(0)
     found = load(tmp_path / "out" / f"scans{ending}")
     assert list(found) == ["noisy"] and np.array_equal(found["noisy"], VALUES[2:])
 
@@ -68,7 +69,8 @@ def test_several_arrays_of_one_file_stay_together(tmp_path):
     ]
     outputs = Outputs(items, tmp_path / "out", tmp_path, SHAPE)
     outputs.write(0, [item.value for item in items.read(0, 6)])
-    outputs.finish(6)
+    outputs.begin(6)
+    outputs.finish(0)
     found = load(tmp_path / "out" / "scans.npz")
     assert set(found) == {"clean", "noisy"} and np.array_equal(found["clean"], VALUES[:2])
 

@@ -11,7 +11,7 @@ from PIL import Image
 from safetensors.numpy import load_file, save_file
 
 import genprior as gp
-from genprior.files import Outputs, open_items, stream
+from genprior.files import Outputs, open_items, opening
 from genprior.files.guard import Unreadable
 from genprior.files.layout import fit
 from genprior.files.stream import Expected
@@ -87,10 +87,11 @@ def test_the_same_layout_comes_back(folder, tmp_path):
     out, work = tmp_path / "out", tmp_path / "work"
     work.mkdir()
     outputs = Outputs(items, out, work, SHAPE)
+    outputs.begin(4)
     for start in range(0, len(items), 4):
         names = outputs.write(start, [1 - item.value for item in items.read(start, start + 4)])
         assert all((out / name).is_file() for name in names if name.endswith(".png"))
-        outputs.finish(start + 4)
+        outputs.finish(start // 4)
         complete = [name for name in ("c.npy", "d.npz", "e.safetensors", "f.h5") if (out / name).exists()]
         last = {"c.npy": 6, "d.npz": 12, "e.safetensors": 20, "f.h5": 26}
         assert complete == [name for name, index in last.items() if index <= start + 4], "only whole files"
@@ -119,11 +120,11 @@ def test_written_again_after_a_kill_between_files_and_record(folder, tmp_path):
     Outputs(items, tmp_path / "out", work, SHAPE).write(0, [item.value for item in items.read(0, 3)])
     Outputs(items, tmp_path / "out", work, SHAPE).write(3, [item.value for item in items.read(3, 5)])
     again = Outputs(items, tmp_path / "out", work, SHAPE)
-    again.finish(3)
+    again.begin(3, np.array([True, False]))
     assert not (tmp_path / "out" / "c.npy").exists()
     again.write(3, [item.value for item in items.read(3, 5)])
-    again.finish(5)
-    again.finish(5)
+    again.finish(1)
+    again.finish(1)
     assert np.array_equal(np.load(tmp_path / "out" / "c.npy"), VALUES)
 
 
@@ -131,7 +132,8 @@ def test_an_item_without_result_is_nan_in_an_array(folder, tmp_path):
     items = open_items([folder / "c.npy"], Expected(SHAPE))
     outputs = Outputs(items, tmp_path / "out", tmp_path, SHAPE)
     assert outputs.write(0, [None, *(item.value for item in items.read(1, 5))]) == [None] + ["c.npy"] * 4
-    outputs.finish(5)
+    outputs.begin(5)
+    outputs.finish(0)
     found = np.load(tmp_path / "out" / "c.npy")
     assert np.isnan(found[0]).all() and np.array_equal(found[1:], VALUES[1:])
 
@@ -141,7 +143,8 @@ def test_measurements_give_signals_of_another_shape(tmp_path):
     items = open_items([tmp_path / "y.npy"], Expected((7,), measured=True))
     outputs = Outputs(items, tmp_path / "out", tmp_path, SHAPE)
     outputs.write(0, list(torch.from_numpy(VALUES)))
-    outputs.finish(5)
+    outputs.begin(5)
+    outputs.finish(0)
     assert np.array_equal(np.load(tmp_path / "out" / "y.npy"), VALUES)
 
 
@@ -287,7 +290,7 @@ def test_a_file_that_cannot_be_opened(tmp_path, monkeypatch, problem, name):
         return opened
 
     for reader in ("check_file", "open_arrays"):
-        monkeypatch.setattr(stream, reader, closed(getattr(stream, reader)))
+        monkeypatch.setattr(opening, reader, closed(getattr(opening, reader)))
     with pytest.raises(
         ValueError, match=rf"{name} cannot be opened .{problem.strerror}.; `skip=True` leaves such files out"
     ):
@@ -314,7 +317,8 @@ def test_names_that_are_no_text(tmp_path):
     assert items.fingerprint()
     outputs = Outputs(items, tmp_path / "out", tmp_path, SHAPE)
     outputs.write(0, [item.value for item in loaded])
-    outputs.finish(8)
+    outputs.begin(8)
+    outputs.finish(0)
     assert sorted(os.listdir(tmp_path / "out")) == sorted(names)
 
 
@@ -343,7 +347,8 @@ def test_a_full_disk_is_an_error(tmp_path, monkeypatch):
         patched.setattr(os, "fsync", full)
         outputs.write(1, signals[1:])
     outputs.write(1, signals[1:])
-    outputs.finish(len(signals))
+    outputs.begin(len(signals))
+    outputs.finish(0)
     assert np.array_equal(np.load(tmp_path / "out" / "a.npy"), VALUES)
 
 

@@ -4,19 +4,24 @@ import errno
 import json
 import os
 import shutil
-import struct
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import save_file
 
-from genprior._journal import Journal
+from genprior._journal import Record
+from genprior._segments import Log
 from genprior.files import Outputs, open_items
 from genprior.files.expected import Expected
 from genprior.jobs.ledger import Ledger
 from genprior.jobs.recover import recover
+from tests.jobs.conftest import Noting
+from tests.jobs.records import spoil
+
+batches = Ledger.batches
 
 
 @pytest.fixture
@@ -35,9 +40,9 @@ def stored(folder):
 
 def solved(job):
     """The first items of the batches that a run solves, and what came out."""
-    told = []
-    outcome = recover(job, lambda done, total, note: told.append(done) if note == "reading" else None)
-    return told, outcome
+    engine = Noting()
+    outcome = recover(job, engine=engine)
+    return engine.told, outcome
 
 
 def during(moment, action):
@@ -45,7 +50,7 @@ def during(moment, action):
     done = []
 
     def progress(place, total, note):
-        if note == "reading" and place >= moment and not done:
+        if "reading" in note and place >= moment and not done:
             done.append(action())
 
     return progress
@@ -55,40 +60,40 @@ def cut(path):
     path.write_bytes(path.read_bytes()[:-9])
 
 
-def flip(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+def other_job(content):
+    """The record of another job under the same number."""
+    with tempfile.TemporaryDirectory() as folder:
+        Log(Path(folder), "other").append(1, Record({"items": []}, {}))
+        return (Path(folder) / "records-000000.log").read_bytes()
 
 
 DAMAGES = {
-    "empty": lambda path: path.write_bytes(b""),
-    "braces": lambda path: path.write_text("{}"),
-    "list": lambda path: path.write_text("[1]"),
-    "number": lambda path: path.write_bytes(struct.pack("<Q", 29) + b'{"__metadata__":{"format":1}}'),
-    "no record": lambda path: save_file({"after": torch.ones(1)}, path),
-    "another job": lambda path: Journal("genprior-job-4", "other").write(path, {"items": []}),
-    "no text": lambda path: path.write_bytes(b"\xff\xfe"),
-    "cut": cut,
-    "flipped": flip,
+    "gone": lambda content: b"",
+    "zeros": lambda content: bytes(len(content)),
+    "text": lambda content: b"{}",
+    "another job": other_job,
+    "cut": lambda content: content[:-9],
+    "head": lambda content: content[:20] + b"x" + content[21:],
+    "body": lambda content: content[:-20] + b"x" + content[-19:],
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_record_is_set_aside_and_its_batch_done_again(job, images, damage):
-    name = "batch-000001.safetensors"
     done = job(inputs=(str(images),), operator="downsample:2", batch_size=2, steps=3)
     recover(done)
-    before, record = stored(done.out / "recovered"), done.out / ".job" / name
-    DAMAGES[damage](record)
-    spoilt = record.read_bytes()
+    before = stored(done.out / "recovered")
+    path = spoil(done.out, 1, DAMAGES[damage])
+    spoilt = path.read_bytes()
     told, outcome = solved(done)
     assert told == [2], "this batch and no other"
-    assert record.with_name(f"{name}.damaged").read_bytes() == spoilt
-    assert any(f"{name}.damaged" in note and "done again" in note for note in outcome.notes)
+    if damage != "gone":
+        assert path.with_name(f"{path.name}.damaged").read_bytes() == spoilt
+        assert any(f"{path.name}.damaged" in note and "done again" in note for note in outcome.notes)
     assert stored(done.out / "recovered") == before and outcome.recovered == 7
     assert len(json.loads((done.out / "result.json").read_text())["items"]) == 7
-    assert solved(done)[0] == [], "and then all is well"
+    told, outcome = solved(done)
+    assert told == [] and not any("damaged" in note for note in outcome.notes), "and then all is well"
 
 
 def test_records_damaged_in_the_end_do_not_shorten_the_result(job, monkeypatch):
@@ -96,17 +101,36 @@ def test_records_damaged_in_the_end_do_not_shorten_the_result(job, monkeypatch):
     done = job(batch_size=2, steps=3)
     finish = Outputs.finish
 
-    def spoil(outputs, count):
-        finish(outputs, count)
-        if count == 7:
-            (done.out / ".job" / "batch-000002.safetensors").write_text("{}")
+    def spoil_one(outputs, batch):
+        finish(outputs, batch)
+        if batch == 3:
+            spoil(done.out, 2)
 
-    monkeypatch.setattr(Outputs, "finish", spoil)
-    with pytest.raises(ValueError, match=r"batch-000002\.safetensors is no record"):
+    monkeypatch.setattr(Outputs, "finish", spoil_one)
+    with pytest.raises(ValueError, match=r"records-000000\.log is damaged: the same command"):
         recover(done)
     monkeypatch.undo()
     recover(done)
     assert len(json.loads((done.out / "result.json").read_text())["items"]) == 7
+
+
+def test_records_lost_in_the_end_do_not_shorten_the_result(job, monkeypatch):
+    done = job(batch_size=2, steps=3)
+    monkeypatch.setattr(Ledger, "batches", lambda ledger: filter(lambda record: record["first"] != 4, batches(ledger)))
+    with pytest.raises(ValueError, match=r"out has records of 5 of 7 items: the same command does the others again"):
+        recover(done)
+    assert not (done.out / "result.json").exists()
+
+
+def test_a_job_of_an_earlier_format_is_refused(job):
+    done = job(steps=3)
+    recover(done)
+    path = done.out / ".job" / "job.json"
+    path.write_text(path.read_text().replace("genprior-job-5", "genprior-job-4"))
+    with pytest.raises(
+        ValueError, match=r"of another version of genprior .*genprior-job-4, .*finish it with that version"
+    ):
+        recover(done)
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff"])
@@ -118,7 +142,7 @@ def test_a_damaged_job_is_not_taken_for_another(job, content):
         recover(done)
 
 
-@pytest.mark.parametrize("damage", [cut, DAMAGES["empty"], DAMAGES["braces"]])
+@pytest.mark.parametrize("damage", [cut, lambda path: path.write_bytes(b""), lambda path: path.write_text("{}")])
 def test_damaged_rows_of_an_array_are_made_again(job, damage):
     done = job(batch_size=2, steps=3)
     with pytest.raises(KeyboardInterrupt):
@@ -132,7 +156,7 @@ def test_damaged_rows_of_an_array_are_made_again(job, damage):
 def test_forgotten_batches_leave_no_images(tmp_path):
     ledger = Ledger(tmp_path, {})
     for number in range(3):
-        ledger.write_batch(number, {"items": []}, {"after": [torch.full((1, 2, 2), number / 2)], "truth": []})
+        ledger.write_batch(number, {"items": []}, {"after": torch.full((1, 1, 2, 2), number / 2)})
     ledger.forget([1, 2])
     assert [{name: part.tolist() for name, part in images.items()} for images in ledger.images()] == [
         {"after": [[[[0.0, 0.0], [0.0, 0.0]]]]}
@@ -144,7 +168,7 @@ def test_an_image_that_changes_during_the_job(job, images):
     done = job(inputs=(str(images),), operator="downsample:2", batch_size=2, steps=3)
     outcome = recover(done, during(2, lambda: Image.new("L", (8, 8)).save(images / "4.png")))
     assert outcome.counts["UNREADABLE"] == 1 and outcome.recovered == 6
-    assert "4.png has changed since the job began" in outcome.unread
+    assert "4.png has changed since the job began" in outcome.reasons["UNREADABLE"]
     assert any("4.png changed during the job" in note for note in outcome.notes)
     assert not (done.out / "recovered" / "4.png").exists()
     with pytest.raises(ValueError, match=r"content of the inputs has changed; changed since it began: .*4\.png\)"):

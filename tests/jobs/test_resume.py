@@ -1,12 +1,16 @@
 """No file of the user is overwritten, and lost results are computed again."""
 
 import json
+import random
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from genprior.jobs.recover import recover
+from genprior.jobs.resume import Plan
+from tests.jobs.conftest import Noting
+from tests.jobs.records import recorded, spoil
 
 
 def write_pictures(folder, made):
@@ -21,10 +25,10 @@ def stored(folder):
 
 
 def solved(job):
-    """The items that a run solves, by the numbers it tells."""
-    told = []
-    recover(job, lambda done, total, note: told.append(done) if note == "reading" else None)
-    return told
+    """The first items of the batches that a run solves."""
+    engine = Noting()
+    recover(job, engine=engine)
+    return engine.told
 
 
 def test_an_input_is_never_written_over(job, made, tmp_path):
@@ -100,7 +104,7 @@ def test_a_lost_record_leaves_no_blank_rows(job, made):
     done = job(batch_size=2, steps=4)
     recover(done)
     before = stored(done.out / "recovered")
-    (done.out / ".job" / "batch-000000.safetensors").write_text("damaged")
+    spoil(done.out, 0)
 
     def press(place, total, note):
         if place >= 2 and "step" in note:
@@ -111,6 +115,33 @@ def test_a_lost_record_leaves_no_blank_rows(job, made):
     assert stored(done.out / "recovered") == before, "the old file stays until the new one is whole"
     assert solved(done) == [2, 4, 6]
     assert stored(done.out / "recovered") == before
+
+
+def test_batches_in_any_order_give_the_same_files(job, made, tmp_path, monkeypatch):
+    """Two arrays and images, taken up again after an interruption in the middle."""
+    values = np.load(made)
+    folder = write_pictures(tmp_path / "in", made)
+    np.savez(folder / "both.npz", a=values[:4], b=values[4:])
+    settings = {"inputs": (str(folder),), "operator": "downsample:2", "batch_size": 3, "steps": 4}
+    plain, other = job(**settings, out=tmp_path / "plain"), job(**settings)
+    recover(plain)
+
+    def shuffled(plan):
+        return iter(random.Random(plan.left).sample(found := list(numbers(plan)), len(found)))
+
+    def press(place, total, note):
+        if len(recorded(other.out)) == 2:
+            raise KeyboardInterrupt
+
+    numbers = Plan.numbers
+    monkeypatch.setattr(Plan, "numbers", shuffled)
+    with pytest.raises(KeyboardInterrupt):
+        recover(other, lambda *told: press(*told) if "reading" in told[2] else None)
+    assert recorded(other.out) not in ([0, 1], [1, 0])
+    recover(other)
+    assert stored(other.out / "recovered") == stored(plain.out / "recovered")
+    found = [json.loads((one.out / "result.json").read_text())["items"] for one in (plain, other)]
+    assert found[0] == found[1] and sorted(recorded(other.out)) == [0, 1, 2, 3, 4] != recorded(other.out)
 
 
 def test_neighbours_that_share_a_batch(job, made, tmp_path):

@@ -85,6 +85,7 @@ def defend_files(
     _refuse_losses(out)
     with _work(out) as (work, notes):
         outputs = Outputs(items, out / SIGNALS, work, generator.signal_shape)
+        outputs.begin(projection.batch_size)
         record = Record(notes=(*notes, *items.notes))
         for start in range(0, len(items), projection.batch_size):
             on_progress(start, len(items), "projecting")
@@ -186,7 +187,7 @@ def _batch(
         record.projected += list(found.pictures[:left].cpu()) if left > 0 else []
         record.seconds += found.result.seconds
     outputs.write(start, signals)
-    outputs.finish(stop)
+    outputs.finish(start // projection.batch_size)
 
 
 def _within(images: Tensor, generator: Generator) -> Tensor:

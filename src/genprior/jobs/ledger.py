@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from genprior._files import add_folder, make_folder, printable, remove_unfinished
-from genprior._journal import Damaged, Journal, Record, agree, differences
+from genprior._journal import Damaged, Record, agree, differences, owner_of
+from genprior._segments import Log
 
 _JOB = "job.json"
-_FORMAT = "genprior-job-4"
+_FORMAT = "genprior-job-5"
 _AT_MOST = 4
 CONTENT = "content of the "
 """Prefix of the names of file digests."""
@@ -29,53 +29,48 @@ def begun(out: Path) -> bool:
 
 
 class Ledger:
-    """Records in a hidden folder of the output folder: ``job.json``, and one file per finished batch."""
+    """Records in a hidden folder of the output folder: ``job.json``, and the finished batches in a few log files.
+
+    One process writes, in any order of batches.
+    """
 
     def __init__(
         self, out: Path, asked: dict[str, Any], newer_than: Callable[[int], Iterable[Path]] = lambda time: ()
     ) -> None:
         """``newer_than`` gives the inputs changed after a time, for the error message if they differ."""
         self.folder = out / FOLDER
-        self.notes: list[str] = []
-        """Notes for the user about damaged records."""
         make_folder(out)
         add_folder(self.folder)
         remove_unfinished(self.folder)
         identity = {"format": _FORMAT, **asked}
         _refuse_another(out, identity, newer_than)
-        self._journal = Journal.of(_FORMAT, identity)
+        self._log = Log(self.folder, owner_of(identity))
+        self.notes: list[str] = list(self._log.notes)
+        """Notes for the user about damaged records."""
+
+    def done(self) -> Iterator[int]:
+        """The numbers of the finished batches, in order."""
+        return self._log.numbers()
 
     def batch(self, number: int) -> dict[str, Any] | None:
-        """The record of a batch; None if it is not done. A damaged record is set aside and its batch is repeated."""
-        record = self._journal.read_or_set_aside(self._path(number), self.notes)
-        return None if record is None else record.meta
+        """The record of a batch; None if it is not done."""
+        return next((record.meta for _, record in self._log.records([number])), None)
 
     def batches(self) -> Iterator[dict[str, Any]]:
-        """Records of the finished batches, in order."""
-        return (record.meta for record in self._records())
+        """Records of the finished batches, by number, one in memory at a time."""
+        return (record.meta for _, record in self._log.records())
 
-    def images(self) -> Iterator[dict[str, Tensor]]:
-        """The images kept of each finished batch."""
-        return (record.tensors for record in self._records())
+    def images(self, numbers: Iterable[int] | None = None) -> Iterator[dict[str, Tensor]]:
+        """The images kept of each finished batch, or of these."""
+        return (record.tensors for _, record in self._log.records(numbers))
 
-    def write_batch(self, number: int, record: dict[str, Any], images: dict[str, list[Tensor]] | None = None) -> None:
-        """Record a batch as finished, with a few images for the report."""
-        tensors = {name: torch.stack(parts) for name, parts in (images or {}).items() if parts}
-        self._journal.write(self._path(number), record, tensors)
+    def write_batch(self, number: int, record: dict[str, Any], images: dict[str, Tensor] | None = None) -> None:
+        """Record a batch as finished, with a few images for the report; on the disk when this returns."""
+        self._log.append(number, Record(record, images or {}))
 
     def forget(self, numbers: Iterable[int]) -> None:
-        """Remove the records of these batches, so that they are repeated."""
-        for number in numbers:
-            self._path(number).unlink(missing_ok=True)
-
-    def _records(self) -> Iterator[Record]:
-        number = 0
-        while (record := self._journal.read(self._path(number))) is not None:
-            yield record
-            number += 1
-
-    def _path(self, number: int) -> Path:
-        return self.folder / f"batch-{number:06d}.safetensors"
+        """These batches are not done, so that they are repeated."""
+        self._log.forget(numbers)
 
 
 def _refuse_another(out: Path, identity: dict[str, Any], newer_than: Callable[[int], Iterable[Path]]) -> None:
@@ -87,6 +82,12 @@ def _refuse_another(out: Path, identity: dict[str, Any], newer_than: Callable[[i
         raise ValueError(
             f"{problem}, so the job in {out} cannot be identified: give another `out`, or delete the folder"
         ) from None
+    stored = changed.get("format", ("",))[0]
+    if isinstance(stored, str) and stored.startswith(_FORMAT.rstrip("0123456789")):
+        raise ValueError(
+            f"{out} holds a job of another version of genprior (its format is {stored}, that of this version {_FORMAT}): "
+            "finish it with that version, give another `out`, or delete the folder"
+        )
     if changed:
         newer = [printable(str(place)) for place in newer_than(path.stat().st_mtime_ns)]
         raise ValueError(

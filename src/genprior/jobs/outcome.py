@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from genprior.assessment import Concern, ResidualSummary
-from genprior.jobs.records import UNREADABLE
+from genprior.jobs.records import WITHOUT_RESULT
 from genprior.status import Status
 
 _WORST = 10
@@ -37,13 +37,23 @@ class Outcome:
     backwards: int = 0
     plan: str = ""
     notes: tuple[str, ...] = ()
-    unread: str = ""
-    """Why the first unreadable item could not be read."""
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Why the first item has no result, for each status of such items."""
 
     @property
     def company(self) -> ResidualSummary:
         """The statistics that items are compared with."""
         return ResidualSummary.of(self.residuals)
+
+    @property
+    def counted(self) -> int:
+        """Number of items that were added."""
+        return self.counts.total()
+
+    @property
+    def without_result(self) -> int:
+        """Number of items that were not solved: they could not be read, or were set aside."""
+        return sum(self.counts[status] for status in WITHOUT_RESULT)
 
     @property
     def not_begun(self) -> int:
@@ -57,19 +67,19 @@ class Outcome:
 
     @property
     def recovered(self) -> int:
-        """Number of items with a result: read, at least one step made, not diverged."""
-        return self.total - self.counts[UNREADABLE] - self.counts[Status.DIVERGED.name] - self.not_begun
+        """Number of items with a result: solved, at least one step made, not diverged."""
+        return self.total - self.without_result - self.counts[Status.DIVERGED.name] - self.not_begun
 
     def add(self, record: dict[str, Any]) -> None:
         """Count one batch."""
-        self.seconds += record["seconds"]
+        self.seconds += record["run"]["seconds"]
         self.forwards += record["forwards"]
         self.backwards += record["backwards"]
         self.plan = self.plan or record["plan"]
         for item in record["items"]:
             self.counts[item["status"]] += 1
-            if item["status"] == UNREADABLE:
-                self.unread = self.unread or item["advice"]
+            if item["status"] in WITHOUT_RESULT:
+                self.reasons.setdefault(item["status"], item["advice"])
                 continue
             self.outside += (item["reach"] or 0.0) > 1
             if item["residual"] is not None:
@@ -81,7 +91,7 @@ class Outcome:
         """Count an assessed item."""
         if item["attention"] is not None:
             self.attention[item["attention"]] += 1
-        if item["status"] != UNREADABLE:
+        if item["status"] not in WITHOUT_RESULT:
             self.first = sorted([*self.first, item], key=_badness, reverse=True)[:_WORST]
 
     def numbers(self) -> dict[str, Any]:

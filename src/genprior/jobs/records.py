@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,7 +19,9 @@ from genprior.report.sheets import stretched
 from genprior.result import Result
 from genprior.status import Status
 
-UNREADABLE = "UNREADABLE"
+UNREADABLE, POISONED = "UNREADABLE", "POISONED"
+WITHOUT_RESULT = (UNREADABLE, POISONED)
+"""Statuses of items that were not solved."""
 
 
 @dataclass(frozen=True)
@@ -34,42 +36,94 @@ class Solved:
     """The expected residual ``|noise| / |y|`` at the known noise level."""
 
 
-class Collected:
-    """Results of one batch, in the order of its items."""
+@dataclass(frozen=True, eq=False)
+class SolvedBatch:
+    """What solving a batch gives, in plain values and tensors on the CPU, so that a process can send it to another.
 
-    def __init__(self, first: int, loaded: Sequence[Loaded], most_images: int) -> None:
-        self._loaded, self._most_images = loaded, most_images
-        self.signals: list[Tensor | None] = [None] * len(loaded)
-        self.facts: dict[str, Any] = {"first": first, "seconds": 0.0, "forwards": 0, "backwards": 0, "plan": ""}
-        self.images: dict[str, list[Tensor]] = {}
-        self._records = [unread(item) for item in loaded]
+    All but ``run`` is the same, bit by bit, wherever and however often the batch is solved.
+    """
 
-    @property
-    def shown(self) -> int:
-        """Number of images kept for the report."""
-        return len(self.images.get("after", []))
+    first: int
+    """Number of its first item in the job."""
+    items: tuple[dict[str, Any], ...]
+    """The record of each item, without the name of its output file."""
+    signals: tuple[Tensor | None, ...]
+    """None for an item without a result."""
+    shown: tuple[int, ...] = ()
+    """The items whose images are kept for the report."""
+    images: dict[str, Tensor] = field(default_factory=dict)
+    """These images: one row for each item that is shown."""
+    plan: str = ""
+    forwards: int = 0
+    backwards: int = 0
+    run: dict[str, Any] = field(default_factory=lambda: {"seconds": 0.0})
+    """What may differ between two runs of the same job, such as the time."""
 
-    def add(self, rows: Sequence[int], solved: Solved, operator: Operator) -> None:
-        """Add the items at these positions."""
-        for place, row in enumerate(rows):
-            self.signals[row] = solved.result.signal[place]
-            self._records[row] = record_of(self._loaded[row].name, solved, place)
-        self.facts["plan"] = self.facts["plan"] or solved.result.plan
-        for name in ("seconds", "forwards", "backwards"):
-            self.facts[name] += getattr(solved.result, name)
-        for name, images in shown_of(solved, operator, self._most_images - self.shown).items():
-            self.images.setdefault(name, []).extend(images)
+    @classmethod
+    def of(
+        cls,
+        first: int,
+        loaded: Sequence[Loaded],
+        solved: Sequence[tuple[Sequence[int], Solved]],
+        operator: Operator,
+        show: Container[int],
+    ) -> SolvedBatch:
+        """From the results of groups of items, each with the items' positions in the batch; ``show`` are numbers of items."""
+        items = [without_result(item.name, UNREADABLE, item.problem) for item in loaded]
+        signals: list[Tensor | None] = [None] * len(loaded)
+        images: dict[int, dict[str, Tensor]] = {}
+        for rows, group in solved:
+            found = group.result.signal.detach().cpu()
+            for place, row in enumerate(rows):
+                items[row] = record_of(loaded[row].name, group, place)
+                signals[row] = found[place].clone()  # a view would be sent with all rows
+            places = [place for place, row in enumerate(rows) if first + row in show]
+            images |= zip([first + rows[place] for place in places], images_of(group, operator, places), strict=False)
+        shown = tuple(sorted(images))
+        results = [group.result for _, group in solved]
+        return cls(
+            first,
+            tuple(items),
+            tuple(signals),
+            shown,
+            {name: torch.stack([images[item][name] for item in shown]) for name in images[shown[0]]} if shown else {},
+            next((result.plan for result in results if result.plan), ""),
+            sum(result.forwards for result in results),
+            sum(result.backwards for result in results),
+            {"seconds": sum(result.seconds for result in results)},
+        )
 
-    def record(self, outputs: Sequence[str | None]) -> dict[str, Any]:
-        """In plain values, with the names of the files written."""
-        for record, output in zip(self._records, outputs, strict=True):
-            record["output"] = output if output is None else f"{SIGNALS}/{output}"
-        return {**self.facts, "items": self._records, "shown": self.shown}
+    @classmethod
+    def poisoned(cls, first: int, names: Sequence[str], reason: str) -> SolvedBatch:
+        """A batch that is set aside because it ended the process that solved it, again and again."""
+        items = tuple(without_result(name, POISONED, reason) for name in names)
+        return cls(first, items, (None,) * len(items))
+
+    def to_record(self, outputs: Sequence[str | None]) -> dict[str, Any]:
+        """In plain values, with the names of the files written; the images are stored beside it."""
+        return {
+            "first": self.first,
+            "plan": self.plan,
+            "forwards": self.forwards,
+            "backwards": self.backwards,
+            "shown": list(self.shown),
+            "items": [
+                {**item, "output": None if output is None else f"{SIGNALS}/{output}"}
+                for item, output in zip(self.items, outputs, strict=True)
+            ],
+            "run": self.run,
+        }
 
 
-def unread(item: Loaded) -> dict[str, Any]:
-    """An item without a result."""
-    return {"name": item.name, "status": UNREADABLE, "advice": item.problem}
+def sampled(total: int, most: int) -> list[int]:
+    """The items whose images are shown: all, or ``most`` of them, evenly spread."""
+    count = min(total, most)
+    return [place * total // count for place in range(count)]
+
+
+def without_result(name: str, status: str, reason: str) -> dict[str, Any]:
+    """The record of an item that has no result, with the reason."""
+    return {"name": name, "status": status, "advice": reason}
 
 
 def record_of(name: str, solved: Solved, place: int) -> dict[str, Any]:
@@ -124,8 +178,8 @@ def facts_of(record: dict[str, Any]) -> Facts:
 
 def assessed(record: dict[str, Any], company: ResidualSummary, words: Words) -> dict[str, Any]:
     """The record with its assessment, relative to all items of the job."""
-    if record["status"] == UNREADABLE:
-        return {**record, "advice": words.translate(record["advice"]), "attention": UNREADABLE.lower()}
+    if record["status"] in WITHOUT_RESULT:
+        return {**record, "advice": words.translate(record["advice"]), "attention": record["status"].lower()}
     found = assess(facts_of(record), company, words)
     return {**record, "attention": None if found.concern is None else str(found.concern), "advice": found.advice}
 
@@ -135,17 +189,17 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def shown_of(solved: Solved, operator: Operator, most_images: int) -> dict[str, list[Tensor]]:
-    """A few images: before, after, and the truth if it is known."""
-    after = solved.result.signal[: max(0, most_images)]
-    if len(after) == 0 or after.ndim != 4 or after.shape[1] not in {1, 3}:
-        return {}
-    y = solved.y[: len(after)]
+def images_of(solved: Solved, operator: Operator, places: Sequence[int]) -> list[dict[str, Tensor]]:
+    """The images of some items: before, after, and the truth if it is known; none where signals are no images."""
+    after, y = solved.result.signal[places], solved.y[places]
+    if not places or after.ndim != 4 or after.shape[1] not in {1, 3}:
+        return []
     parts = {"after": after}
     if y.ndim == 4 and not y.is_complex() and y.shape[1] == after.shape[1]:
         parts["before"] = torch.nn.functional.interpolate(y, size=after.shape[2:], mode="nearest")
     else:
         parts["back"] = stretched(operator.adjoint(y))
     if solved.truth is not None:
-        parts["truth"] = solved.truth[: len(after)]
-    return {name: list(rows.detach().cpu().float()) for name, rows in parts.items()}
+        parts["truth"] = solved.truth[places]
+    plain = {name: rows.detach().cpu().float() for name, rows in parts.items()}
+    return [{name: rows[place] for name, rows in plain.items()} for place in range(len(places))]

@@ -11,6 +11,7 @@ from torch import Tensor
 from genprior._files import write_text
 from genprior.jobs.ledger import Ledger
 from genprior.jobs.outcome import Outcome
+from genprior.jobs.records import sampled
 from genprior.jobs.settings import Recovery
 from genprior.report import page
 from genprior.status import Status
@@ -27,10 +28,10 @@ def write_recovery_page(job: Recovery, ledger: Ledger, outcome: Outcome) -> None
         sections.append(
             ("Items that need attention", page.table(_ATTENTION, [_alarm(item) for item in grave], prose=True))
         )
-    images = _images(ledger, job.pictures)
+    images = _images(ledger, job, outcome.total)
     if images:
         count = len(images["after"])
-        shown = f"The first {count} of {outcome.total} items." if count < outcome.total else "All items."
+        shown = f"{count} of {outcome.total} items, evenly spread." if count < outcome.total else "All items."
         sections.append(("Before and after", page.paragraph(shown) + _strips(images)))
     sections.append(
         ("How the items ended", page.table(("status", "items", "what it means"), _ends(outcome), prose=True))
@@ -73,7 +74,7 @@ def _ends(outcome: Outcome) -> list[tuple[str, str, str]]:
 
 def _meaning(name: str, outcome: Outcome) -> str:
     if name not in Status.__members__:
-        return outcome.unread
+        return outcome.reasons[name]
     return Status[name].advice
 
 
@@ -96,10 +97,11 @@ def _number(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, float) else ""
 
 
-def _images(ledger: Ledger, most: int) -> dict[str, Tensor]:
-    parts = [batch for batch in ledger.images() if batch]
+def _images(ledger: Ledger, job: Recovery, total: int) -> dict[str, Tensor]:
+    batches = sorted({number // job.batch_size for number in sampled(total, job.pictures)})
+    parts = [batch for batch in ledger.images(batches) if batch]
     names = [name for name in _NAMES if parts and all(name in part for part in parts)]
-    return {name: torch.cat([part[name] for part in parts])[:most] for name in names}
+    return {name: torch.cat([part[name] for part in parts])[: job.pictures] for name in names}
 
 
 def _strips(images: dict[str, Tensor]) -> str:

@@ -23,6 +23,10 @@ def write_result(job: Recovery, ledger: Ledger, total: int, notes: tuple[str, ..
     outcome = Outcome(total, job.out / RESULT, job.out / REPORT, notes=notes)
     for record in ledger.batches():
         outcome.add(record)
+    if outcome.counted != total:
+        raise ValueError(
+            f"{job.out} has records of {outcome.counted} of {total} items: the same command does the others again"
+        )
     for item in _assessed_items(ledger, outcome.company, words):
         outcome.judge(item)
     write_atomically(outcome.result, lambda path: _write(path, job, ledger, outcome, words))

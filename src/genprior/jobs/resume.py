@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from genprior.files import Items, Outputs
+from genprior.files.outputs import Batches
 from genprior.jobs.ledger import Ledger, begun
 
 SIGNALS = "recovered"
@@ -17,14 +20,25 @@ RESULT, REPORT = "result.json", "report.html"
 
 @dataclass(frozen=True)
 class Plan:
-    """The batches left to do, and what the finished ones have used."""
+    """The batches that are done, and what they have used."""
 
-    left: list[int]
-    """Numbers of batches, in order."""
-    used: float
-    """Seconds."""
-    shown: int
-    """Number of images kept for the report."""
+    done: Batches
+    elapsed: float
+    """Seconds on the clock on the wall, up to the last of them."""
+
+    @property
+    def left(self) -> int:
+        """How many batches are not done."""
+        return len(self.done) - int(self.done.sum())
+
+    def items_done(self, total: int, size: int) -> int:
+        """How many of the ``total`` items are done, in batches of this size."""
+        count = int(self.done.sum()) * size
+        return count - (-total % size if len(self.done) and self.done[-1] else 0)
+
+    def numbers(self) -> Iterator[int]:
+        """Those that are not done, in order."""
+        return (number for number, done in enumerate(self.done) if not done)
 
 
 def refuse_losses(out: Path, items: Items) -> None:
@@ -43,22 +57,19 @@ def refuse_losses(out: Path, items: Items) -> None:
 
 
 def plan_of(ledger: Ledger, outputs: Outputs, total: int, size: int) -> Plan:
-    """Batches without a record, or whose signals are missing; records of the latter are removed."""
-    numbers = range(math.ceil(total / size))
+    """Done is what has a record and its signals; other records are removed."""
     for path in outputs.set_aside_damaged():
         ledger.notes.append(
             f"an unfinished array is damaged: it was set aside as {path}, and its items are computed again"
         )
-    taken: dict[int, tuple[float, int]] = {}
-    for number in numbers:
-        record = ledger.batch(number)
-        if record is not None and outputs.holds(number * size, _names(record["items"])):
-            taken[number] = (record["seconds"], record["shown"])
-    for number in outputs.to_repeat(set(taken), size):
-        del taken[number]
-    left = [number for number in numbers if number not in taken]
-    ledger.forget(left)
-    return Plan(left, sum(seconds for seconds, _ in taken.values()), sum(shown for _, shown in taken.values()))
+    done, elapsed = np.zeros(math.ceil(total / size), bool), 0.0
+    for record in ledger.batches():
+        number = record["first"] // size
+        done[number] = outputs.holds(record["first"], _names(record["items"]))
+        elapsed = max(elapsed, record["run"]["elapsed"])
+    done &= ~outputs.to_repeat(done, size)
+    ledger.forget(number for number in ledger.done() if not done[number])
+    return Plan(done, elapsed)
 
 
 def _written(out: Path, items: Items) -> Iterator[Path]:

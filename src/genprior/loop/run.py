@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Generic
 
 import torch
@@ -12,11 +12,13 @@ from torch import Tensor
 
 from genprior import _validate
 from genprior._progress import Bar
+from genprior.engines import Engine
 from genprior.generators import Passes, Preconditioner
 from genprior.history import History, Recorder
 from genprior.loop.batch import Batch
 from genprior.loop.checkpoint import Finished, Keeper
 from genprior.loop.rows import Divergence, Outcome, Progress, Proof
+from genprior.loop.spread import Spread
 from genprior.problem import Problem
 from genprior.result import Result
 from genprior.solvers.base import S, Solver
@@ -68,6 +70,8 @@ class Run(Generic[S]):
     keeper: Keeper
     bar: ProgressBar
     plan: Callable[[Problem], str]
+    engine: Engine | None = None
+    """Whose workers solve the batches; None: they are solved here, one after the other."""
     done: list[Finished] = field(default_factory=list)
     """The batches that are finished, in their order."""
 
@@ -82,21 +86,28 @@ class Run(Generic[S]):
         done += self.keeper.finished(self.starts)
         ahead = range(len(done) * self.batch_size, self.items, self.batch_size)
         self.bar.batch_done(min(self.items, ahead.start))
+        if self.engine is None:
+            self._take_here(ahead)
+        else:
+            Spread(self, self.engine, ahead).take()
+        return self._assembled(done)
+
+    def _take_here(self, ahead: range) -> None:
+        done = self.done
         preconditioner: Preconditioner | None = None
         interrupted = False
         for left, first in zip(range(len(ahead), 0, -1), ahead, strict=True):
             stop = self.options.stop.share(sum(part.seconds for part in done), left)
             try:
-                batch = self._batch(first, stop, preconditioner)
+                batch = self.batch(first, stop, preconditioner)
             except KeyboardInterrupt:
-                batch, interrupted = self._batch(first, stop, preconditioner), True
+                batch, interrupted = self.batch(first, stop, preconditioner), True
             interrupted = batch.end() if interrupted else batch.iterate()
             done.append(batch.finished())
             preconditioner = batch.passes.preconditioner
             self.bar.batch_done(batch.items)
             if not interrupted:
                 interrupted = self._stored()
-        return self._assembled(done)
 
     def _stored(self) -> bool:
         """Store the finished batches. True if the run was interrupted meanwhile."""
@@ -106,7 +117,12 @@ class Run(Generic[S]):
             return True
         return False
 
-    def _batch(self, first: int, stop: StopRule, preconditioner: Preconditioner | None) -> Batch[S]:
+    def unwatched(self) -> Run[S]:
+        """The same run for a worker: nobody watches, nothing is stored."""
+        keeper, bar = Keeper(None), ProgressBar(False, self.items)
+        return replace(self, callbacks=(), keeper=keeper, bar=bar, done=[], engine=None)
+
+    def batch(self, first: int, stop: StopRule, preconditioner: Preconditioner | None) -> Batch[S]:
         """The items from ``first`` on, at their starts or where they were stored."""
         restarts, last = self.options.restarts, min(self.items, first + self.batch_size)
         starts = self.starts[first * restarts : last * restarts]

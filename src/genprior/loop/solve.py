@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from genprior import _random, _validate
+from genprior.engines import Engine
 from genprior.generators.derivatives import prepare_forward_mode, prepare_gradients
 from genprior.loop.checkpoint import Checkpoint, Keeper
 from genprior.loop.run import Options, ProgressBar, Run
@@ -40,6 +41,7 @@ def solve(
     callbacks: Sequence[Callback] = (),
     checkpoint: str | Path | Checkpoint | None = None,
     progress: bool | None = None,
+    engine: Engine | None = None,
 ) -> Result:
     """Minimise ``L(w) + R(w) + H(z)`` subject to ``w = G(z)`` for every item of the problem.
 
@@ -85,6 +87,11 @@ def solve(
         it with another stop rule, pass its ``result.z`` as ``z0`` and another path.
     progress
         whether to show a progress bar on standard error; by default only on a terminal.
+    engine
+        where the batches are solved: ``gp.engines.Local(workers=4)``, processes on this machine, or ``gp.engines.Ray(...)``;
+        by default here, one after the other. The result has the same bits for the same ``batch_size`` and number of
+        threads. Without a ``batch_size`` each worker gets one batch. ``callbacks`` cannot watch workers, a limit in seconds is
+        then one on the clock on the wall, and ``result.seconds`` adds up what all workers used.
 
     Ctrl-C returns the best so far.
 
@@ -103,6 +110,7 @@ def solve(
     choice = Auto() if solver is None else solver
     stop = MaxSteps(1000) if stop is None else stop
     _check_types(problem, choice, stop, callbacks)
+    _check_engine(engine, callbacks)
     chosen = choice.solver(problem)
     options = Options(
         stop=stop,
@@ -118,10 +126,11 @@ def solve(
     with torch.inference_mode(False), torch.no_grad():
         starts = _drawn_starts(problem, z0, options.restarts, seed)
         items = len(starts) // options.restarts
-        batch_size = items if batch_size is None else min(items, _validate.whole("batch_size", batch_size))
+        each = math.ceil(items / (1 if engine is None else engine.size))
+        batch_size = each if batch_size is None else min(items, _validate.whole("batch_size", batch_size))
         keeper = Keeper(checkpoint, problem, choice, options, starts, batch_size)
         with ProgressBar(progress, items) as bar:
-            run = Run(problem, chosen, options, starts, batch_size, tuple(callbacks), keeper, bar, choice.plan)
+            run = Run(problem, chosen, options, starts, batch_size, tuple(callbacks), keeper, bar, choice.plan, engine)
             result = run.result()
     refuse_hopeless(result)
     return result
@@ -136,6 +145,15 @@ def _check_types(problem: object, choice: object, stop: object, callbacks: objec
         raise TypeError(f"solver must be a genprior solver such as gp.ExactADMM(), got {choice!r}{_hint(choice)}")
     if not isinstance(stop, StopRule):
         raise TypeError(f"stop must be a stop rule such as gp.MaxSteps(500) | gp.Seconds(10), got {stop!r}")
+
+
+def _check_engine(engine: object, callbacks: Sequence[Callback]) -> None:
+    if engine is not None and not isinstance(engine, Engine):
+        raise TypeError(f"engine must be an engine such as gp.engines.Local(workers=4), got {engine!r}")
+    if engine is not None and callbacks:
+        raise ValueError(
+            "callbacks see a run from inside, which workers do not allow: leave out the callbacks or the engine"
+        )
 
 
 def _restarts_of(problem: Problem, z0: Tensor | None, restarts: int) -> int:

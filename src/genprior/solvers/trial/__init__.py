@@ -9,9 +9,9 @@ continuation          how the ridge towards the prior fades                  ``R
 multipliers           how R enters the function, the dual and the penalty    ``Multipliers``, ``Subgradients``
 ====================  =====================================================  ==========================================
 
-``engine.py`` puts them together; ``methods.py`` holds the compositions that have names of their own. Directions are
-in ``secant.py`` and ``gauss_newton.py``, searches and continuations in ``globalisation.py``, multipliers in
-``solvers/envelope.py``.
+``engine.py`` puts them together; ``methods.py`` holds the compositions that have names of their own. Directions are in
+``secant.py`` and ``gauss_newton.py``, searches and continuations in ``globalisation.py``,
+multipliers in ``solvers/envelope.py``.
 """
 
 from genprior.solvers.damping import Damping, JacobianModel
