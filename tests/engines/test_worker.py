@@ -10,7 +10,7 @@ import torch
 
 import genprior as gp
 from genprior.engines import EngineError
-from genprior.engines.worker import Head, open_work, packed, portable, versions
+from genprior.engines.worker import Head, dumps, open_work, packed, portable, versions
 from genprior.models.foreign import open_generator
 from tests.engines.works import Squares
 
@@ -83,3 +83,28 @@ def crossed(generator, folder):
         path.rename(path.with_suffix(".gone"))
     subprocess.run([sys.executable, "-c", script], cwd=folder, check=True)
     assert torch.equal(torch.load(folder / "x.pt"), generator(z))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.randn(5, 3)[1:3],
+        torch.randn(4, 4).t(),
+        torch.tensor(3.0),
+        torch.randn(3, dtype=torch.complex64).conj(),
+        torch.randn(2, dtype=torch.complex128),
+        torch.randn(2).bfloat16(),
+        torch.randn(2).half(),
+        torch.tensor([True, False]),
+        torch.zeros(0, 3),
+        torch.nn.Parameter(torch.ones(2)),
+    ],
+    ids=lambda value: f"{value.dtype}, {tuple(value.shape)}",
+)
+def test_tensors_cross_with_their_bits_and_without_those_of_others(value):
+    content = dumps({"x": value})
+    found = pickle.loads(content)["x"]
+    assert found.dtype == value.dtype and type(found) is type(value) and torch.equal(found, value)
+    found.data.zero_()  # it can be written to
+    large = torch.zeros(10**6)
+    assert len(dumps(large[:3])) < 1000

@@ -182,7 +182,8 @@ def _say(outcome: Outcome, job: Recovery) -> None:
     if numbers["median_error"] is not None:
         lines.append(("median true error", f"{numbers['median_error']:.3g}"))
     lines += [
-        ("time", f"{outcome.seconds:.1f} s, {outcome.forwards} forward and {outcome.backwards} backward passes"),
+        ("time", f"{outcome.run['elapsed']:.1f} s, {outcome.forwards} forward and {outcome.backwards} backward passes"),
+        ("solved by", str(outcome.run["engine"])),
         *([("plan", outcome.plan)] if outcome.plan else []),
     ]
     lines += [("note", note) for note in outcome.notes]

@@ -10,7 +10,7 @@ import threading
 from typing import IO, Any
 
 from genprior.engines.frames import ANSWER, ERROR, OPEN, READY, TASK, read_frame, write_frame
-from genprior.engines.worker import open_work, portable
+from genprior.engines.worker import dumps, open_work, portable
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
             kind, content = inbox.get()
             assert kind == TASK, "batches follow"
             answer: Any = solve(pickle.loads(content))
-            write_frame(sink, ANSWER, pickle.dumps(answer, protocol=5))
+            write_frame(sink, ANSWER, dumps(answer))
     except BrokenPipeError:
         os._exit(0)
     except BaseException as error:

@@ -21,7 +21,7 @@ from genprior.engines.base import Answer, Answers, Batches, Engine, Task
 from genprior.engines.dispatch import Patience, dispatch
 from genprior.engines.frames import ERROR, OPEN, READY, TASK, read_frame, write_frame
 from genprior.engines.pool import Answered, Event, Failed, Gone, Pool, Ready
-from genprior.engines.worker import Head, packed, versions
+from genprior.engines.worker import Head, dumps, packed, versions
 
 _COMMAND = "from genprior.engines.child import main; main()"
 _LINES = 20
@@ -105,7 +105,7 @@ class _Processes(Pool):
         process = self._processes[worker]
         assert process.stdin is not None, "asked for above"
         with suppress(OSError, ValueError):  # its end is heard by the thread that attends to it
-            write_frame(process.stdin, TASK, pickle.dumps(task, protocol=5))
+            write_frame(process.stdin, TASK, dumps(task))
 
     def events(self, seconds: float) -> Sequence[Event]:
         found: list[Event] = []

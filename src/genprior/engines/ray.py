@@ -18,7 +18,7 @@ from genprior.engines.base import Answer, Answers, Batches, Engine, EngineError,
 from genprior.engines.dispatch import Patience, dispatch
 from genprior.engines.local import enough
 from genprior.engines.pool import Answered, Event, Failed, Gone, Pool, Ready
-from genprior.engines.worker import Head, open_work, packed, portable, versions
+from genprior.engines.worker import Head, dumps, open_work, packed, portable, versions
 
 _ANSWERS_WITHIN = 10.0
 """Seconds in which a cluster's address must take a connection."""
@@ -96,7 +96,7 @@ class _Worker:
     def solve(self, task: bytes) -> tuple[bool, bytes]:
         """Whether it succeeded; the answer or the exception."""
         try:
-            return True, pickle.dumps(self._solve(pickle.loads(task)), protocol=5)
+            return True, dumps(self._solve(pickle.loads(task)))
         except BaseException as error:
             return False, portable(error)
 
@@ -138,7 +138,7 @@ class _Actors(Pool):
         self._pending[reference] = worker
 
     def send(self, worker: int, task: object) -> None:
-        content = self._stored(pickle.dumps(task, protocol=5))
+        content = self._stored(dumps(task))
         self._pending[self._workers[worker].solve.remote(content)] = worker
 
     def events(self, seconds: float) -> Sequence[Event]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle  # between our own processes, never of a file
 import platform
@@ -81,6 +82,29 @@ def refuse_other_versions(head: Head) -> None:
         raise EngineError(
             f"a worker on {platform.node()} has other versions ({'; '.join(differing)}): install the same ones everywhere"
         )
+
+
+class _Pickler(pickle.Pickler):
+    """Tensors on the CPU as arrays, which is many times faster, and without the rows of others where they are views."""
+
+    def reducer_override(self, value: Any) -> Any:
+        import torch  # noqa: PLC0415 - loaded by now
+
+        if type(value) is not torch.Tensor or not _is_plain(value):
+            return NotImplemented
+        return torch.from_numpy, (value.numpy(),)
+
+
+def _is_plain(tensor: Any) -> bool:
+    odd = tensor.requires_grad or tensor.is_conj() or tensor.is_neg() or tensor.is_sparse or tensor.dim() == 0
+    return tensor.device.type == "cpu" and not odd and tensor.dtype.itemsize <= 8 and "bfloat" not in str(tensor.dtype)
+
+
+def dumps(value: object) -> bytes:
+    """A task or an answer as bytes, for ``pickle.loads`` in another process of ours."""
+    buffer = io.BytesIO()
+    _Pickler(buffer, protocol=5).dump(value)
+    return buffer.getvalue()
 
 
 def portable(error: BaseException) -> bytes:

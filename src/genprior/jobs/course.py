@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Callable
+from typing import Any
 
 from genprior.engines import Crew, Engine
 from genprior.files import Items
@@ -34,7 +35,7 @@ class Course:
 
     @property
     def elapsed(self) -> float:
-        """Seconds on the clock on the wall from the first batch that was handed out, in earlier runs too."""
+        """Seconds on the clock on the wall since the first batch was handed out, with those of earlier runs."""
         return self._used + (time.monotonic() - self._begun if self._begun else 0.0)
 
     @property
@@ -42,6 +43,20 @@ class Course:
         """Items that this run has finished per second."""
         gone = self.elapsed - self._used
         return (self._done - self._before) / gone if gone > 0 else 0.0
+
+    def facts(self) -> dict[str, Any]:
+        """Who solves the batches of this run, and how far it is, in plain values."""
+        crew = self.crew
+        return {
+            "engine": crew.engine,
+            "workers": crew.wanted,
+            "lost_workers": crew.deaths,
+            "retries": crew.retries,
+            "poisoned": crew.poisoned,
+            "items": self._done - self._before,
+            "items_per_second": self.per_second,
+            "elapsed": self.elapsed,
+        }
 
     def task(self, number: int, whole: bool) -> Task:
         """A batch, as it is handed out now."""
@@ -61,7 +76,7 @@ class Course:
         return self._shares[number]
 
     def finished(self, number: int, items: int) -> None:
-        """A batch is recorded."""
+        """A batch is answered."""
         self._given.discard(number)
         self._shares.pop(number, None)
         self._done += items

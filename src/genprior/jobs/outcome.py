@@ -13,6 +13,8 @@ from genprior.jobs.records import WITHOUT_RESULT
 from genprior.status import Status
 
 _WORST = 10
+_OF_A_BATCH = ("seconds", "forwards", "backwards")
+"""What a batch took; the rest of its ``run`` is of the job, up to it."""
 
 
 @dataclass
@@ -37,6 +39,8 @@ class Outcome:
     backwards: int = 0
     plan: str = ""
     notes: tuple[str, ...] = ()
+    run: dict[str, Any] = field(default_factory=dict)
+    """Who solved the last batch, and how long the job had taken then, by the clock on the wall."""
     reasons: dict[str, str] = field(default_factory=dict)
     """Why the first item has no result, for each status of such items."""
 
@@ -73,9 +77,11 @@ class Outcome:
     def add(self, record: dict[str, Any]) -> None:
         """Count one batch."""
         self.seconds += record["run"]["seconds"]
-        self.forwards += record["forwards"]
-        self.backwards += record["backwards"]
+        self.forwards += record["run"]["forwards"]
+        self.backwards += record["run"]["backwards"]
         self.plan = self.plan or record["plan"]
+        if record["run"]["elapsed"] >= self.run.get("elapsed", 0.0):
+            self.run = {name: value for name, value in record["run"].items() if name not in _OF_A_BATCH}
         for item in record["items"]:
             self.counts[item["status"]] += 1
             if item["status"] in WITHOUT_RESULT:
@@ -109,6 +115,7 @@ class Outcome:
             "forwards": self.forwards,
             "backwards": self.backwards,
             "plan": self.plan,
+            "run": self.run,
             "notes": list(self.notes),
         }
 

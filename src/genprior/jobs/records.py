@@ -54,10 +54,9 @@ class SolvedBatch:
     images: dict[str, Tensor] = field(default_factory=dict)
     """These images: one row for each item that is shown."""
     plan: str = ""
-    forwards: int = 0
-    backwards: int = 0
-    run: dict[str, Any] = field(default_factory=lambda: {"seconds": 0.0})
-    """What may differ between two runs of the same job, such as the time."""
+    run: dict[str, Any] = field(default_factory=lambda: {"seconds": 0.0, "forwards": 0, "backwards": 0})
+    """What it took, which may differ between two runs: seconds, and passes, because each process estimates the generator's
+    preconditioner once."""
 
     @classmethod
     def of(
@@ -88,9 +87,7 @@ class SolvedBatch:
             shown,
             {name: torch.stack([images[item][name] for item in shown]) for name in images[shown[0]]} if shown else {},
             next((result.plan for result in results if result.plan), ""),
-            sum(result.forwards for result in results),
-            sum(result.backwards for result in results),
-            {"seconds": sum(result.seconds for result in results)},
+            {name: sum(getattr(result, name) for result in results) for name in ("seconds", "forwards", "backwards")},
         )
 
     @classmethod
@@ -104,8 +101,6 @@ class SolvedBatch:
         return {
             "first": self.first,
             "plan": self.plan,
-            "forwards": self.forwards,
-            "backwards": self.backwards,
             "shown": list(self.shown),
             "items": [
                 {**item, "output": None if output is None else f"{SIGNALS}/{output}"}

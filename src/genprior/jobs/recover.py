@@ -109,10 +109,10 @@ class _Job:
             for number, answer in answers:
                 batch = self._poisoned(number, answer) if isinstance(answer, Poisoned) else answer
                 record = batch.to_record(outputs.write(batch.first, batch.signals))
-                record["run"] = record["run"] | {"elapsed": course.elapsed}
+                course.finished(number, len(batch.items))
+                record["run"] = record["run"] | course.facts()
                 ledger.write_batch(number, record, batch.images)
                 outputs.finish(number)
-                course.finished(number, len(batch.items))
 
     def _poisoned(self, number: int, answer: Poisoned) -> SolvedBatch:
         start = number * self.job.batch_size
