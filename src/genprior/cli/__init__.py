@@ -19,6 +19,7 @@ from genprior.cli.check import Check
 from genprior.cli.defend import Defend
 from genprior.cli.demo import Demo
 from genprior.cli.flags import as_flags, remember_options
+from genprior.cli.gather import Gather
 from genprior.cli.race import BenchRace
 from genprior.cli.recover import Denoise, Recover
 from genprior.cli.reproduce import (
@@ -45,6 +46,7 @@ COMMANDS: dict[tuple[str, ...], type[Command]] = {
     ("demo",): Demo,
     ("recover",): Recover,
     ("denoise",): Denoise,
+    ("gather",): Gather,
     ("check",): Check,
     ("defend",): Defend,
     ("train", "mnist"): TrainMnist,

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
-from rich.text import Text
 
 from genprior._progress import Bar
 from genprior.cli.flags import as_flags
 from genprior.cli.machine import Machine
 from genprior.cli.prior import INPUT, Prior
-from genprior.cli.speech import Output, print_json
+from genprior.cli.speech import print_json, print_lines
 
 if TYPE_CHECKING:
     from genprior.jobs.defend import Record
@@ -121,5 +120,4 @@ class Defend(Machine, Prior):
         ]
         lines += [("note", as_flags(note)) for note in notes]
         lines += [("files", str(self.out / "defended")), ("report", str(self.out / "report.html"))]
-        for name, text in lines:
-            Output().print(Text.assemble((f"{name}: ", "bold"), text), soft_wrap=True)
+        print_lines(lines)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
-from rich.text import Text
 
-from genprior._progress import Bar
+from genprior._progress import Bar, duration
 from genprior.cli.flags import words_of_recover
 from genprior.cli.prior import INPUT, Prior
-from genprior.cli.speech import Output, print_text, say_error
+from genprior.cli.speech import print_json, print_lines, print_text, say_error
 from genprior.cli.workers import Workers
 
 _NAMED = 5
 """Most items that are named on the terminal."""
 
 if TYPE_CHECKING:
+    from genprior.engines import Engine
     from genprior.jobs.outcome import Outcome
     from genprior.jobs.settings import Recovery
 
@@ -63,6 +63,10 @@ class Common(Workers, Prior):
     """Leave out files that cannot be used, instead of refusing to start."""
     seed: int = 0
     """Seed of starts and simulated noise."""
+    shard: str | None = None
+    """3/16: solve every 16th batch from the third on, as one task of a job array; genprior gather puts the shards together."""
+    dry_run: bool = False
+    """Solve one batch, say how long the job would take, write nothing."""
     json: bool = False
     """Print result.json instead of a summary."""
 
@@ -77,26 +81,73 @@ class Common(Workers, Prior):
         return Recovery(inputs=inputs, source=self.source(self.labels), **shared | {"operator": operator})
 
     def carry_out(self, operator: str) -> None:
-        """Run the job, show its progress, print a summary."""
+        """Run the job, or a part of it, show its progress, print a summary."""
         from genprior.jobs.ledger import begun  # noqa: PLC0415 - slow to import
-        from genprior.jobs.recover import recover  # noqa: PLC0415
 
         job, engine = self.job(operator), self.chosen()
+        if self.dry_run and self.shard is not None:
+            raise ValueError("--dry-run is for the whole job: leave out --shard")
         try:
-            visible = False if self.json else None
-            with Bar("recovered", visible=visible, every=60.0, counts=True, remaining=True) as bar:
-                outcome = recover(job, bar.show, words=words_of_recover(), engine=engine)
-        except (KeyboardInterrupt, OSError):
-            if begun(self.out):
+            if self.dry_run:
+                self._foresee(job, engine)
+            elif self.shard is not None:
+                self._solve_shard(job, engine, self.shard)
+            else:
+                self._recover(job, engine)
+        except (KeyboardInterrupt, OSError, RuntimeError):
+            if begun(self.out) and not self.dry_run:
                 say_error(f"finished batches are kept in {self.out}: the same command resumes the job")
             raise
+
+    def _recover(self, job: Recovery, engine: Engine | None) -> None:
+        from genprior.jobs.recover import recover  # noqa: PLC0415
+
+        with self._bar("recovered") as bar:
+            outcome = recover(job, bar.show, words=words_of_recover(), engine=engine)
+        report_of(outcome, self.out, json=self.json, skip=self.skip)
+
+    def _solve_shard(self, job: Recovery, engine: Engine | None, text: str) -> None:
+        from genprior.jobs.shards import Shard, recover_shard  # noqa: PLC0415
+
+        shard = Shard.of(text)
+        with self._bar(f"shard {shard}") as bar:
+            part = recover_shard(job, shard, bar.show, engine=engine)
         if self.json:
-            with outcome.result.open(encoding="utf-8") as file:
-                print_text(file)
-        else:
-            _say(outcome, job)
-        if failures := _failures(outcome, self.skip):
-            raise ValueError("; ".join(failures))
+            print_json({"shard": str(shard), **asdict(part)})
+            return
+        print_lines(
+            [
+                (f"shard {shard}", f"{part.items} of {part.total} items, in {part.elapsed:.1f} s"),
+                ("next", f"when all shards are solved, genprior gather {self.out}"),
+            ]
+        )
+
+    def _foresee(self, job: Recovery, engine: Engine | None) -> None:
+        from genprior.jobs.forecast import forecast  # noqa: PLC0415
+
+        with self._bar("one batch") as bar:
+            found = forecast(job, bar.show, engine=engine)
+        if self.json:
+            print_json(asdict(found) | {"seconds": found.seconds})
+            return
+        each = f"{found.batch_seconds:.3g} s for one of {found.batch_items} items"
+        begun = [("begun", f"{self.out} holds this job already: finished batches are not repeated")]
+        print_lines(
+            [
+                ("would solve", f"{found.items} items in {found.batches} batches ({each})"),
+                ("workers", f"{found.workers}, if all are as fast as this process"),
+                (
+                    "time",
+                    f"about {duration(found.seconds)}" + ("" if found.limit is None else ", by its limit at most"),
+                ),
+                *(begun if found.begun else []),
+                ("written", f"nothing: without --dry-run the results go to {self.out}"),
+            ]
+        )
+
+    def _bar(self, label: str) -> Bar:
+        visible = False if self.json else None
+        return Bar(label, visible=visible, every=60.0, counts=True, remaining=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,8 +216,18 @@ def _failures(outcome: Outcome, skip: bool) -> list[str]:
     return found
 
 
-def _say(outcome: Outcome, job: Recovery) -> None:
-    console = Output()
+def report_of(outcome: Outcome, out: Path, *, json: bool, skip: bool) -> None:
+    """Print the summary, or ``result.json``; raises if not every item is recovered."""
+    if json:
+        with outcome.result.open(encoding="utf-8") as file:
+            print_text(file)
+    else:
+        _say(outcome, out)
+    if failures := _failures(outcome, skip):
+        raise ValueError("; ".join(failures))
+
+
+def _say(outcome: Outcome, out: Path) -> None:
     numbers = outcome.numbers()
     ends = ", ".join(f"{count} {name}" for name, count in numbers["status"].items())
     lines = [("recovered", f"{outcome.recovered} of {outcome.total} items ({ends})")]
@@ -187,6 +248,5 @@ def _say(outcome: Outcome, job: Recovery) -> None:
         *([("plan", outcome.plan)] if outcome.plan else []),
     ]
     lines += [("note", note) for note in outcome.notes]
-    lines += [("files", str(job.out / "recovered")), ("report", str(outcome.report))]
-    for name, text in lines:
-        console.print(Text.assemble((f"{name}: ", "bold"), text), soft_wrap=True)
+    lines += [("files", str(out / "recovered")), ("report", str(outcome.report))]
+    print_lines(lines)

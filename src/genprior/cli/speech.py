@@ -99,6 +99,13 @@ def as_json(document: object) -> str:
     return json.dumps(_plain(document), indent=2, default=str, allow_nan=False) + "\n"
 
 
+def print_lines(lines: Iterable[tuple[str, str]]) -> None:
+    """A summary on the output stream: name and text."""
+    console = Output()
+    for name, text in lines:
+        console.print(Text.assemble((f"{name}: ", "bold"), text), soft_wrap=True)
+
+
 def print_json(document: object) -> None:
     """One JSON document on the output stream."""
     print_text([as_json(document)])

@@ -45,7 +45,7 @@ class Course:
         return (self._done - self._before) / gone if gone > 0 else 0.0
 
     def facts(self) -> dict[str, Any]:
-        """Who solves the batches of this run, and how far it is, in plain values."""
+        """Who solves the batches, in plain values, and for how long already."""
         crew = self.crew
         return {
             "engine": crew.engine,
@@ -53,8 +53,6 @@ class Course:
             "lost_workers": crew.deaths,
             "retries": crew.retries,
             "poisoned": crew.poisoned,
-            "items": self._done - self._before,
-            "items_per_second": self.per_second,
             "elapsed": self.elapsed,
         }
 

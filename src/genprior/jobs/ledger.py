@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,9 +43,7 @@ class Ledger:
         make_folder(out)
         add_folder(self.folder)
         remove_unfinished(self.folder)
-        identity = {"format": _FORMAT, **asked}
-        _refuse_another(out, identity, newer_than)
-        self._log = Log(self.folder, owner_of(identity))
+        self._log = Log(self.folder, claimed(out, asked, newer_than))
         self.notes: list[str] = list(self._log.notes)
         """Notes for the user about damaged records."""
 
@@ -73,6 +72,29 @@ class Ledger:
         self._log.forget(numbers)
 
 
+def asked_of(out: Path) -> dict[str, Any]:
+    """What the job in a folder was asked, with the digests of its files."""
+    path = out / FOLDER / _JOB
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ValueError(f"{out} holds no job: give the `out` of genprior recover or denoise") from None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or found.pop("format", None) != _FORMAT:
+        raise ValueError(f"{path} is damaged, or of another version of genprior: repeat the command that began the job")
+    return found
+
+
+def claimed(out: Path, asked: dict[str, Any], newer_than: Callable[[int], Iterable[Path]] = lambda time: ()) -> str:
+    """The owner of a folder's records, a digest of the job; raises if the folder holds another one."""
+    make_folder(out)
+    add_folder(out / FOLDER)
+    identity = {"format": _FORMAT, **asked}
+    _refuse_another(out, identity, newer_than)
+    return owner_of(identity)
+
+
 def _refuse_another(out: Path, identity: dict[str, Any], newer_than: Callable[[int], Iterable[Path]]) -> None:
     """Raise if a folder holds another job, or an unreadable record of one."""
     path = out / FOLDER / _JOB
@@ -97,8 +119,8 @@ def _refuse_another(out: Path, identity: dict[str, Any], newer_than: Callable[[i
 
 
 @contextmanager
-def alone(out: Path) -> Iterator[tuple[str, ...]]:
-    """Lock the folder against a second process; the lock ends with the process, however that ends.
+def alone(out: Path, inside: str = FOLDER) -> Iterator[tuple[str, ...]]:
+    """Lock the folder, by a file ``inside`` of it, against a second process; the lock ends with the process.
 
     Yields notes for the user, because some file systems have no locks.
     """
@@ -108,9 +130,9 @@ def alone(out: Path) -> Iterator[tuple[str, ...]]:
         yield ()
         return
     make_folder(out)
-    add_folder(out / FOLDER)
+    add_folder(out / inside)
     notes: tuple[str, ...] = ()
-    with (out / FOLDER / LOCK).open("w", encoding="utf-8") as file:
+    with (out / inside / LOCK).open("w", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

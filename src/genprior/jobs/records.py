@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from genprior import _batch
+from genprior._journal import Record
 from genprior.assessment import Facts, ResidualSummary, Words, assess
 from genprior.files import Loaded
 from genprior.jobs.resume import SIGNALS
@@ -95,6 +96,39 @@ class SolvedBatch:
         """A batch that is set aside because it ended the process that solved it, again and again."""
         items = tuple(without_result(name, POISONED, reason) for name in names)
         return cls(first, items, (None,) * len(items))
+
+    def with_run(self, run: dict[str, Any]) -> SolvedBatch:
+        """The same, with other facts about the run."""
+        return replace(self, run=run)
+
+    def stored(self) -> Record:
+        """The whole batch, to be read by :meth:`restored`."""
+        rows = [signal for signal in self.signals if signal is not None]
+        meta = {
+            "first": self.first,
+            "items": list(self.items),
+            "shown": list(self.shown),
+            "plan": self.plan,
+            "run": self.run,
+            "solved": [signal is not None for signal in self.signals],
+        }
+        tensors = {f"image {name}": images for name, images in self.images.items()}
+        return Record(meta, tensors | ({"signals": torch.stack(rows)} if rows else {}))
+
+    @classmethod
+    def restored(cls, record: Record) -> SolvedBatch:
+        """The batch in a record."""
+        meta, rows = record.meta, iter(record.tensors.get("signals", ()))
+        start = "image "
+        return cls(
+            meta["first"],
+            tuple(meta["items"]),
+            tuple(next(rows) if solved else None for solved in meta["solved"]),
+            tuple(meta["shown"]),
+            {name.removeprefix(start): images for name, images in record.tensors.items() if name.startswith(start)},
+            meta["plan"],
+            meta["run"],
+        )
 
     def to_record(self, outputs: Sequence[str | None]) -> dict[str, Any]:
         """In plain values, with the names of the files written; the images are stored beside it."""

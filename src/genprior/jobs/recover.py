@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -57,20 +58,20 @@ def recover(
     >>> numpy.load(folder / "out" / "recovered" / "digits.npy").shape
     (2, 1, 28, 28)
     """
-    prepared = _Job(job, on_progress, Serial() if engine is None else engine)
+    prepared = Driver(job, on_progress, engine)
     with alone(job.out) as notes:
         return prepared.run(notes, words)
 
 
-class _Job:
+class Driver:
     """The driver's side: it alone opens the output folder, writes and records."""
 
-    def __init__(self, job: Recovery, on_progress: Progress, engine: Engine) -> None:
-        self.job, self.on_progress, self.engine = job, on_progress, engine
+    def __init__(self, job: Recovery, on_progress: Progress, engine: Engine | None) -> None:
+        self.job, self.on_progress, self.engine = job, on_progress, Serial() if engine is None else engine
         on_progress(0, 1, "opening")
         self.labels = _labels(job)
         source = replace(job.source, label=self.labels[0], labels=None) if self.labels else job.source
-        opened = source.open(job.device if isinstance(engine, Serial) else "cpu")
+        opened = source.open(job.device if isinstance(self.engine, Serial) else "cpu")
         self.model, self.notes = Model.of(opened.generator, job.operator), opened.notes
         check_loss(job, self.model.operator)
         expected = _expected(job, self.model.generator, self.model.operator)
@@ -81,22 +82,26 @@ class _Job:
 
     def run(self, notes: tuple[str, ...], words: Words) -> Outcome:
         """Have every unfinished batch solved; ``notes`` are for the user."""
-        ledger = Ledger(self.job.out, self._identity(), self.items.newer_than)
+        ledger = Ledger(self.job.out, self.identity(), self.items.newer_than)
         folder = self.job.out / SIGNALS
         outputs = Outputs(self.items, folder, ledger.folder, self.model.generator.signal_shape)
         remove_unfinished(folder)
         plan = plan_of(ledger, outputs, len(self.items), self.job.batch_size)
         outputs.begin(self.job.batch_size, plan.done)
         course = Course(self.job, self.items, plan, self.engine, self.on_progress)
-        self._have_solved(plan, course, ledger, outputs)
+        for number, batch in self.solved(plan, course):
+            record = batch.to_record(outputs.write(batch.first, batch.signals))
+            record["run"] = course.facts() | record["run"]  # the batch of a shard brings its own
+            ledger.write_batch(number, record, batch.images)
+            outputs.finish(number)
         self.on_progress(len(self.items), len(self.items), "writing the report")
         remarks = (*self.notes, *notes, *course.crew.notes, *ledger.notes, *self.items.notes, *self.items.changes())
         return write_result(self.job, ledger, len(self.items), tuple(map(words.translate, remarks)), words)
 
-    def _have_solved(self, plan: Plan, course: Course, ledger: Ledger, outputs: Outputs) -> None:
-        """Hand out the batches that are left; write and record what comes back."""
+    def solved(self, plan: Plan, course: Course) -> Iterator[tuple[int, SolvedBatch]]:
+        """Hand out the batches that are left; number and result of each, as they come."""
         batches: Batches[Task, SolvedBatch] = Batches(
-            self._work(),
+            self.work(),
             plan.numbers(),
             course.task,
             seconds=course.share,
@@ -108,18 +113,16 @@ class _Job:
         with closing(answers):
             for number, answer in answers:
                 batch = self._poisoned(number, answer) if isinstance(answer, Poisoned) else answer
-                record = batch.to_record(outputs.write(batch.first, batch.signals))
                 course.finished(number, len(batch.items))
-                record["run"] = record["run"] | course.facts()
-                ledger.write_batch(number, record, batch.images)
-                outputs.finish(number)
+                yield number, batch
 
     def _poisoned(self, number: int, answer: Poisoned) -> SolvedBatch:
         start = number * self.job.batch_size
         stop = min(len(self.items), start + self.job.batch_size)
         return SolvedBatch.poisoned(start, self.items.names(start, stop), answer.reason)
 
-    def _work(self) -> RecoveryWork:
+    def work(self) -> RecoveryWork:
+        """What the workers do."""
         shipment = Shipment.of(self.job.source, self.job.operator, whole=not self.engine.here)
         return RecoveryWork(self.job, self.items, self.labels, shipment, self.digest, here=self.model)
 
@@ -131,7 +134,8 @@ class _Job:
         if self.labels is not None:
             check_labels(self.model.generator, list(self.labels))
 
-    def _identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
+        """All that makes the job what it is, in plain values."""
         digests = {
             CONTENT + "inputs": self.items.fingerprint(),
             CONTENT + "generator": self.digest,

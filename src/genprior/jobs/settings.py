@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +110,17 @@ class Recovery:
     def most_steps(self) -> int:
         """Largest number of steps per batch."""
         return self.steps or (DEFAULT_STEPS if self.time is None else _UNLIMITED)
+
+    @classmethod
+    def of(cls, asked: dict[str, Any], **more: Any) -> Recovery:
+        """The inverse of :meth:`asked`; ``more`` is what that leaves out, such as ``out``. Other values are left aside."""
+        source = {field.name: asked[field.name] for field in fields(Source)}
+        source |= {name: tuple(value) for name, value in source.items() if isinstance(value, list)}
+        own = {field.name: asked[field.name] for field in fields(cls) if field.name in asked} | more
+        own |= {name: tuple(value) for name, value in own.items() if isinstance(value, list)}
+        if own.get("box") is not None:
+            own["box"] = tuple(map(float, own["box"]))
+        return cls(source=Source(**source), **own)
 
     def asked(self) -> dict[str, Any]:
         """Everything that determines the outcome, as plain values; not the device or the size of the report.
