@@ -13,6 +13,7 @@ import genprior
 from genprior.assessment import JOB
 from genprior.cli.flags import as_flags, remember_options
 from genprior.cli.recover import Recover
+from genprior.cli.workers import Workers
 from genprior.jobs.settings import Recovery
 from genprior.solvers.registry import SOLVERS
 
@@ -27,6 +28,7 @@ SPEAKERS = (
     "app/security/guard.py",
     "training/data/sources.py",
     "report/page.py",
+    "engines/ray.py",
 )
 """Commands, pages that show them, style sheets, and options of other programs."""
 
@@ -55,8 +57,10 @@ def test_arguments_become_flags(said, read):
 
 
 def test_the_options_of_the_command_and_of_the_job_are_the_same():
-    """But for those that say how it speaks, and the generator, which is one value in the library."""
-    command = {field.name for field in fields(Recover)} - {"json", "threads"}
+    """But for those that say how it speaks and who works, and the generator, which is one value in the library."""
+    command = {field.name for field in fields(Recover)} - {"json"} - {field.name for field in fields(Workers)} | {
+        "device"
+    }
     source = {"generator", "weights", "latent_shape", "range", "label", "labels"}
     assert command - source == {field.name for field in fields(Recovery)} - {"source", "pictures"}
 

@@ -11,8 +11,8 @@ from torch import nn
 
 import genprior as gp
 from genprior._progress import Bar, duration
-from genprior.loop import progress as progress_module
-from genprior.loop.progress import ProgressBar, fraction_done
+from genprior.loop import run as progress_module
+from genprior.loop.run import ProgressBar, fraction_done
 from tests.checks.parts import tiny_module, tiny_problem
 
 INTERRUPTED = gp.Status.INTERRUPTED

@@ -16,7 +16,7 @@ from genprior.assessment import Concern, Facts, ResidualSummary, assess
 from genprior.files.guard import Unreadable
 from genprior.files.hdf5 import Hdf5Array, open_hdf5
 from genprior.files.npz import NpzArray, open_npz
-from genprior.loop.restarts import winners
+from genprior.loop.batch import winners
 from genprior.loop.rows import Outcome
 from genprior.loop.solve import Hopeless
 from genprior.solvers.optimality import optimality
@@ -46,7 +46,7 @@ def test_what_the_operator_does_not_see_is_no_unit_for_the_verdict(scale):
     problem = hidden(scale)
     z = problem.generator.sample_latent(4, seed=9)
     with torch.no_grad():
-        found = optimality(problem, z, torch.ones(4)).stationarity
+        _, found = optimality(problem, z, torch.ones(4))
     assert (found > 0.01).all(), "a random latent is not stationary"
     result = gp.solve(problem)
     assert (result.residual[[s is gp.Status.CONVERGED for s in result.status]] < 0.02).all()

@@ -113,7 +113,7 @@ def test_a_second_run_has_a_preconditioner_of_the_new_weights(monkeypatch):
     module, seen = Held(), []
     G = gp.Generator(module, 3, 6)
     problem = gp.Problem(G, gp.SquaredDistance(torch.ones(1, 6)))
-    look = lambda view: seen.append(view.state.model.pairs.first[0].clone())  # noqa: E731 - eigenvalues of the first Hessian
+    look = lambda view: seen.append(view.state.model.first[0].clone())  # noqa: E731 - eigenvalues of the first Hessian
     for scale in (1.0, 1e3):
         module.scale.mul_(scale)
         gp.solve(problem, gp.QuasiNewton(), stop=gp.MaxSteps(0), callbacks=[look])

@@ -6,7 +6,7 @@ minimise ``L(w) + R(w) + H(z)`` subject to ``w = G(z)``, in batches, with verifi
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from genprior import checks, metrics, operators, per_item
+from genprior import checks, engines, metrics, operators, per_item
 from genprior.generators import Generator, Normal, TruncatedNormal, Uniform
 from genprior.history import History
 from genprior.loop.checkpoint import Checkpoint
@@ -106,6 +106,7 @@ __all__ = [
     "Zero",
     "checks",
     "duals",
+    "engines",
     "load_classifier",
     "load_encoder",
     "load_generator",

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from genprior.generators.evaluation import Evaluation
+from genprior.generators.derivatives import Evaluation
 
 T = TypeVar("T")
 

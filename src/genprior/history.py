@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
@@ -58,24 +58,18 @@ class Panel:
 Counts = tuple[int, float, int, int]
 
 
-@dataclass
 class Recorder:
     """Collects records and thins them: above ``capacity``, every second one is dropped, and from then on half as many taken.
 
     The first and the last record of every item stay. The choice depends on step numbers alone, so that a resumed run
-    keeps the same records as an uninterrupted one.
+    keeps the same records as an uninterrupted one. ``unit``: steps between two measurements of the residuals; thinned records
+    keep to these steps.
     """
 
-    rows: int
-    capacity: int
-    unit: int = 1
-    """Steps between two measurements of the residuals: thinned records keep to these steps."""
-    stride: int = 1
-    records: list[tuple[Counts, Tensor, Sequence[Tensor | None]]] = field(default_factory=list)
-    ends: Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.ends = torch.full((self.rows, len(COUNTS) + len(VALUES)), torch.nan, dtype=torch.float64, device="cpu")
+    def __init__(self, rows: int, capacity: int, unit: int = 1) -> None:
+        self.rows, self.capacity, self.unit, self.stride = rows, capacity, unit, 1
+        self.records: list[tuple[Counts, Tensor, Sequence[Tensor | None]]] = []
+        self.ends = torch.full((rows, len(COUNTS) + len(VALUES)), torch.nan, dtype=torch.float64, device="cpu")
 
     def wants(self, step: int) -> bool:
         """Whether this step is to be recorded: a resumed run passes the step at which it was stored twice."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import warnings
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -10,10 +12,14 @@ from torch import Tensor, nn
 
 from genprior import _batch, _validate
 from genprior._batch import PerItem
-from genprior._range import warn_out_of_range
 from genprior.generators import Generator, Passes
-from genprior.losses import Loss, NoLoss
-from genprior.terms import Term, Zero
+from genprior.losses import LeastSquares, Loss, NoLoss, SquaredDistance
+from genprior.operators import Identity, Mask
+from genprior.terms import Sum, Term, Zero
+from genprior.terms.base import Around, Wrapped
+
+_FAR_OUT = 8.0
+"""Distance from the range, in its widths, that noise does not explain."""
 
 
 class Point(NamedTuple):
@@ -83,7 +89,7 @@ class Problem:
         self.batch = self._common_batch()
         self._check_values("on_signal", self.on_signal, generator.signal_shape)
         self._check_values("on_latent", self.on_latent, generator.latent_shape)
-        warn_out_of_range(generator.signal_range, self.loss, self.on_signal)
+        _warn_out_of_range(generator.signal_range, self.loss, self.on_signal)
 
     def counting(self, passes: Passes) -> Problem:
         """The same problem whose passes through G are counted and limited by ``passes``, those of a run."""
@@ -239,3 +245,36 @@ def _hint(name: str, value: object) -> str:
     if isinstance(value, Loss):
         return ": give it as loss="
     return ": for a distance to y use gp.L1().around(y)" if isinstance(value, Tensor) else ""
+
+
+def _warn_out_of_range(signal_range: tuple[float, float] | None, loss: Loss, on_signal: Term) -> None:
+    """Warn where y stands for a signal but lies far outside of the range that the generator declares."""
+    if signal_range is None:
+        return
+    low, high = signal_range
+    far = _FAR_OUT * (high - low)
+    for y, scale in _signals(loss, on_signal):
+        smallest, largest = float(y.min()), float(y.max())
+        if largest > scale * (high + far) or smallest < scale * (low - far):
+            hint = ": divide by 255?" if largest > 64 * high else ""
+            warnings.warn(
+                f"y has values from {smallest:.3g} to {largest:.3g}, but the generator makes [{low:g}, {high:g}]{hint}",
+                stacklevel=3,
+            )
+
+
+def _signals(loss: Loss, on_signal: Term) -> Iterator[tuple[Tensor, float]]:
+    """What is compared with signals value by value, and how much larger than signals it may be."""
+    if isinstance(loss, SquaredDistance):
+        yield loss.y, 1.0
+    elif isinstance(loss, LeastSquares) and isinstance(loss.operator, Identity | Mask):
+        yield loss.y, max(1.0, float(loss.operator.norm().max()))
+    yield from ((centre, 1.0) for centre in _centres(on_signal))
+
+
+def _centres(term: Term) -> Iterator[Tensor]:
+    """The signals around which a term, or a part of a sum, is centred."""
+    if isinstance(term, Around) and isinstance(term.centre, Tensor):
+        yield term.centre
+    for part in (term.term,) if isinstance(term, Wrapped) else term.parts if isinstance(term, Sum) else ():
+        yield from _centres(part)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -52,6 +53,10 @@ class View:
         return self.rows % self.per_item
 
 
+Callback = Callable[[View], object]
+"""Called at the start and after every step; one that returns True ends the run."""
+
+
 class StopRule(ABC):
     """Decides, per item, whether to stop and why."""
 
@@ -63,7 +68,7 @@ class StopRule(ABC):
         """The seconds and the passes after which the rule ends every item; infinite where it does not count them."""
         return math.inf, math.inf
 
-    def share(self, used: float, parts: int) -> StopRule:
+    def share(self, used: float, parts: float) -> StopRule:
         """The rule for the next of ``parts`` equal parts of the work, after ``used`` seconds."""
         return self
 
@@ -111,7 +116,7 @@ class Seconds(StopRule):
         """The seconds."""
         return self.seconds, math.inf
 
-    def share(self, used: float, parts: int) -> StopRule:
+    def share(self, used: float, parts: float) -> StopRule:
         """An equal share of the time that is left."""
         return Seconds(max(0.0, self.seconds - used) / parts)
 
@@ -170,7 +175,7 @@ class FirstOf(StopRule):
         (s, p), (t, q) = self.first.limits(), self.second.limits()
         return min(s, t), min(p, q)
 
-    def share(self, used: float, parts: int) -> StopRule:
+    def share(self, used: float, parts: float) -> StopRule:
         """Both rules' shares."""
         return FirstOf(self.first.share(used, parts), self.second.share(used, parts))
 
@@ -192,7 +197,7 @@ class AllOf(StopRule):
         (s, p), (t, q) = self.first.limits(), self.second.limits()
         return max(s, t), max(p, q)
 
-    def share(self, used: float, parts: int) -> StopRule:
+    def share(self, used: float, parts: float) -> StopRule:
         """Both rules' shares."""
         return AllOf(self.first.share(used, parts), self.second.share(used, parts))
 

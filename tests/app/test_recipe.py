@@ -118,7 +118,7 @@ def test_the_command_gives_the_same(kind, generator, tmp_path, monkeypatch, caps
         given.update(options)
         return gp.solve(*parts, **options)
 
-    monkeypatch.setattr("genprior.jobs.recover.solve", noted)
+    monkeypatch.setattr("genprior.jobs.work.solve", noted)
     words = shlex.split(race.recipe.command())
     place = words.index("--time")
     words[place : place + 2] = ["--steps", "5"]

@@ -67,6 +67,10 @@ def bombs() -> dict[str, tuple[str, Write, str]]:
         "zip of large deep images": ("x.zip", _zip_of_deep_images, "zip of images"),
         "zip of a million names": ("x.npz", _names, "npz"),
         "tar.gz of 3 GB": ("x.tar.gz", _tar, "tar.gz of images"),
+        "tar with a header of 3 GB": ("x.tar", _header, "shard"),
+        "tar with an image of 3 GB": ("x.tar", _member, "shard"),
+        "tar with an array of 3 GB": ("x.tar", lambda path: _member(path, "a.npy"), "shard"),
+        "tar of two million members": ("x.tar", _members, "shard"),
         "idx of 3 GB": ("x.gz", _gzip, "idx"),
         "record of 20 MB of brackets": ("x.json", lambda path: path.write_bytes(b"[" * 2 * 10**7), "record"),
     }
@@ -230,6 +234,31 @@ def _tar(path: Path) -> None:
         entry = tarfile.TarInfo("a.png")
         entry.size = _MANY
         archive.addfile(entry, _Zeros(_MANY))
+
+
+def _header(path: Path) -> None:
+    entry = tarfile.TarInfo("a")
+    entry.type, entry.size = tarfile.XHDTYPE, _MANY
+    _sparse(path, entry)
+
+
+def _member(path: Path, name: str = "a.png") -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size = _MANY
+    _sparse(path, entry)
+
+
+def _sparse(path: Path, entry: tarfile.TarInfo) -> None:
+    with path.open("wb") as file:
+        file.write(entry.tobuf())
+        file.truncate(file.tell() + _MANY + 2**12)
+
+
+def _members(path: Path) -> None:
+    with path.open("wb") as file:
+        for number in range(2 * 10**6):
+            file.write(tarfile.TarInfo(f"{number}.npy").tobuf(tarfile.USTAR_FORMAT))
+        file.truncate(file.tell() + 2**12)
 
 
 class _Zeros(io.RawIOBase):

@@ -26,7 +26,7 @@ from PIL import Image
 from safetensors import numpy as safetensors
 from torch import nn
 
-from genprior.files import open_items
+from genprior.files import Outputs, open_items
 from genprior.files.expected import Expected
 from genprior.files.images import WRITTEN_AS
 from genprior.files.single import read_array, read_image
@@ -99,6 +99,24 @@ def _archive(kind: str) -> bytes:
     return _bytes(write)
 
 
+def _shard() -> bytes:
+    def write(store: io.BytesIO) -> None:
+        with tarfile.open(fileobj=store, mode="w") as archive:
+            contents = {
+                "000.png": _image("png"),
+                "000.json": b"{}",
+                "00é.npy": _bytes(lambda store: np.save(store, VALUES[0])),
+                "002.cls": b"1",
+                "002.tif": _image("tif"),
+            }
+            for name, content in contents.items():
+                entry = tarfile.TarInfo(name)
+                entry.size = len(content)
+                archive.addfile(entry, io.BytesIO(content))
+
+    return _bytes(write)
+
+
 def _record() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         Ledger(Path(folder), {}).write_batch(0, {"items": [{"name": "a"}], "seconds": 1.0})
@@ -111,6 +129,19 @@ def _read_items(path: Path, expected: Expected = Expected(SHAPE)) -> None:  # no
     for item in items.read(0, min(len(items), 4)):
         assert item.value is None or item.value.shape == SHAPE
         assert (item.value is None) == bool(item.problem)
+
+
+def _read_shard(path: Path) -> None:
+    """Read, and write what was read."""
+    items = open_items([path], Expected(SHAPE))
+    loaded = items.read(0, len(items))
+    work = path.parent / "work"
+    work.mkdir(exist_ok=True)
+    outputs = Outputs(items, path.parent / "out", work, SHAPE)
+    outputs.write(0, [item.value for item in loaded])
+    outputs.finish(len(items))
+    with tarfile.open(path.parent / "out" / path.name) as archive:
+        assert len(archive.getmembers()) >= sum(item.value is not None for item in loaded)
 
 
 def _read_image(path: Path) -> None:
@@ -158,6 +189,7 @@ def kinds() -> dict[str, tuple[str, bytes, Reader]]:
     found["h5 gzip"] = ("x.h5", _hdf5(chunks=(1, *SHAPE), compression=4, shuffle=True), _read_items)
     found["h5 lzf"] = ("x.hdf5", _hdf5(chunks=(1, *SHAPE), compression="lzf", fletcher32=True), _read_items)
     fill: Reader = lambda path: load_weights(module(), path)  # noqa: E731
+    found["shard"] = ("x.tar", _shard(), _read_shard)
     found["weights"] = ("x.pt", _saved(old=False), fill)
     found["weights old"] = ("x.pt", _saved(old=True), fill)
     arrays = {name: tensor.numpy() for name, tensor in module().state_dict().items()}
@@ -176,6 +208,8 @@ def mutant(whole: bytes, chance: random.Random) -> bytes:
     ways = [_random, _cut, _changed, _changed, _numbers, _swapped, _head]
     if whole.startswith(b"PK"):
         ways += [_inside_zip] * 4
+    if whole[257:262] == b"ustar":
+        ways += [_inside_tar] * 4
     if whole[8:9] == b"{":
         ways += [_inside_json] * 4
     return chance.choice(ways)(whole, chance)
@@ -240,6 +274,25 @@ def _inside_zip(whole: bytes, chance: random.Random) -> bytes:
                     archive.writestr(name, content)
 
         return _bytes(write)
+
+
+def _inside_tar(whole: bytes, chance: random.Random) -> bytes:
+    """One header spoilt and its checksum repaired, or one member spoilt."""
+    content = bytearray(whole)
+    heads = [place for place in range(0, len(whole), 512) if whole[place + 257 : place + 262] == b"ustar"]
+    start = chance.choice(heads)
+    if chance.random() < 0.3:
+        size = int(whole[start + 124 : start + 135] or b"0", 8) if whole[start + 124 : start + 135].isdigit() else 0
+        spoilt = mutant(whole[start + 512 : start + 512 + size], chance) if size else b""
+        content[start + 512 : start + 512 + size] = spoilt[:size].ljust(size, b"\0")
+        return bytes(content)
+    first, size = chance.choice([(0, 100), (124, 12), (124, 12), (156, 1), (156, 1), (157, 100), (345, 155)])
+    numbers = [b"\xff" * 12, b"\x80" + bytes(10) + b"\x01", b"7" * 11]
+    value = chance.choice([*numbers, b"0", b"1", b"x", b"L", b"S", b"g", b"5", b"../a.png"])
+    content[start + first : start + first + size] = value[:size].ljust(size, b"\0")
+    content[start + 148 : start + 156] = b" " * 8
+    content[start + 148 : start + 156] = b"%06o\0 " % sum(content[start : start + 512])
+    return bytes(content)
 
 
 def _inside_json(whole: bytes, chance: random.Random) -> bytes:

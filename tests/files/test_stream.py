@@ -11,7 +11,7 @@ from PIL import Image
 from safetensors.numpy import load_file, save_file
 
 import genprior as gp
-from genprior.files import Outputs, open_items, stream
+from genprior.files import Outputs, open_items, opening
 from genprior.files.guard import Unreadable
 from genprior.files.layout import fit
 from genprior.files.stream import Expected
@@ -290,7 +290,7 @@ def test_a_file_that_cannot_be_opened(tmp_path, monkeypatch, problem, name):
         return opened
 
     for reader in ("check_file", "open_arrays"):
-        monkeypatch.setattr(stream, reader, closed(getattr(stream, reader)))
+        monkeypatch.setattr(opening, reader, closed(getattr(opening, reader)))
     with pytest.raises(
         ValueError, match=rf"{name} cannot be opened .{problem.strerror}.; `skip=True` leaves such files out"
     ):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import genprior as gp
-from genprior.generators import jacobian as room
+from genprior.generators import derivatives as room
 
 
 def network(latent: tuple[int, ...] = (5,)) -> gp.Generator:

@@ -1,11 +1,30 @@
 """A small generator and images that it can make."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from genprior.engines import Serial
 from genprior.jobs.settings import Recovery, Source
 from genprior.models.foreign import open_generator
+
+
+class Noting(Serial):
+    """This process, and the first items of the batches that it solved."""
+
+    def __init__(self):
+        object.__setattr__(self, "told", [])
+
+    def run(self, batches):
+        def task(number, whole):
+            made = batches.task(number, whole)
+            self.told.append(made.start)
+            return made
+
+        return super().run(replace(batches, task=task))
+
 
 CODE = """
 import torch

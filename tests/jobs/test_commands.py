@@ -10,6 +10,7 @@ from PIL import Image
 
 from genprior import cli, samples
 from genprior.cli.recover import Recover
+from genprior.engines import Local, Ray
 
 
 def ends(words):
@@ -58,7 +59,8 @@ def test_json_is_the_result(digits, tmp_path, capfd):
 def test_every_option_arrives(tmp_path, monkeypatch):
     given = {}
 
-    def fake(job, told, words):
+    def fake(job, told, words, engine):
+        given["engine"] = engine
         given.update(dataclasses.asdict(job))
         raise ValueError("seen enough")
 
@@ -66,10 +68,20 @@ def test_every_option_arrives(tmp_path, monkeypatch):
     words = (
         "recover a b --out o --operator blur:sigma=2 --generator m.py:f --weights w.pt --latent-shape 3 1 1 --range -1 1 "
         "--label 4 --loss l2 --box 0 2 --latent-ball 7 --solver adam --restarts 3 --time 9 --steps 11 --batch-size 5 "
-        "--patience 8 --simulate --noise 0.5 --resize --skip --seed 6 --device cpu --threads 1 --json"
+        "--patience 8 --simulate --noise 0.5 --resize --skip --seed 6 --device cpu --threads 1 --json "
+        "--workers 3 --engine ray --address host:1 --cpus-per-worker 2 --gpus-per-worker 0.5 --batch-time 9"
     )
     assert ends(words.split()) == 1
     given.pop("pictures")
+    ray = {
+        "address": "host:1",
+        "workers": 3,
+        "cpus_per_worker": 2,
+        "gpus_per_worker": 0.5,
+        "batch_seconds": 9,
+        "threads": 1,
+    }
+    assert given.pop("engine") == Ray(**ray)
     assert str(given.pop("out")) == "o"
     assert given == {
         "inputs": ("a", "b"),
@@ -86,8 +98,26 @@ def test_every_option_arrives(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("words", "engine"),
+    [
+        ("", None),
+        ("--workers 2", Local(2)),
+        ("--workers 2 --threads 3 --batch-time 5", Local(2, 3, 5.0)),
+    ],
+)
+def test_workers_of_commands(words, engine, monkeypatch):
+    seen = []
+    monkeypatch.setattr("genprior.jobs.recover.recover", lambda *given, engine, words: seen.append(engine) or 1 / 0)
+    ends(f"denoise a --out o {words}".split())
+    assert seen == [engine]
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
+        ("recover a --operator identity --workers 0", "--workers must be at least 1"),
+        ("recover a --operator identity --address host:1", "--address is for Ray: add --engine ray"),
+        ("recover a --operator identity --batch-time 5", "--batch-time is for workers: add --workers"),
         ("recover", "no input: give files or folders"),
         ("recover gone.png", "there is no file or folder gone.png"),
         ("recover {digits} --operator blur:sigma=x", "sigma in the operator"),
@@ -249,7 +279,7 @@ def test_ctrl_c_says_how_to_go_on(digits, tmp_path, capfd, monkeypatch):
     def pressed(*parts, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("genprior.jobs.recover.solve", pressed)
+    monkeypatch.setattr("genprior.jobs.work.solve", pressed)
     words = ["recover", digits, "--operator", "downsample:4", "--simulate", "--out", tmp_path / "out"]
     assert ends(words) == 130
     assert "the same command resumes" in flat(capfd.readouterr().err)

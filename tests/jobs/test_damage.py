@@ -18,6 +18,7 @@ from genprior.files import Outputs, open_items
 from genprior.files.expected import Expected
 from genprior.jobs.ledger import Ledger
 from genprior.jobs.recover import recover
+from tests.jobs.conftest import Noting
 from tests.jobs.records import spoil
 
 batches = Ledger.batches
@@ -39,9 +40,9 @@ def stored(folder):
 
 def solved(job):
     """The first items of the batches that a run solves, and what came out."""
-    told = []
-    outcome = recover(job, lambda done, total, note: told.append(done) if note == "reading" else None)
-    return told, outcome
+    engine = Noting()
+    outcome = recover(job, engine=engine)
+    return engine.told, outcome
 
 
 def during(moment, action):
@@ -49,7 +50,7 @@ def during(moment, action):
     done = []
 
     def progress(place, total, note):
-        if note == "reading" and place >= moment and not done:
+        if "reading" in note and place >= moment and not done:
             done.append(action())
 
     return progress

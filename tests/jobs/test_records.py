@@ -8,29 +8,40 @@ import pytest
 import torch
 
 from genprior.cli.recover import _failures
+from genprior.engines import Poisoned, Serial
 from genprior.files import open_items
 from genprior.files.expected import Expected
-from genprior.jobs import recover as module
-from genprior.jobs.records import SolvedBatch, sampled
+from genprior.jobs.records import sampled
 from genprior.jobs.recover import recover
 from genprior.models.foreign import open_generator
 from tests.jobs.records import ledger_of
 
 
-def solved_by(monkeypatch, job):
+class Keeping(Serial):
+    """This process, and its answers; one batch may be set aside."""
+
+    def __init__(self, poisoned=None):
+        object.__setattr__(self, "answers", [])
+        object.__setattr__(self, "poisoned", poisoned)
+
+    def run(self, batches):
+        for number, answer in super().run(batches):
+            self.answers.append(answer)
+            yield number, Poisoned("killed 3 times by signal 9") if number == self.poisoned else answer
+
+
+def solved_by(job):
     """The batches of a job."""
-    batches, solve = [], module._Job._batch
-    monkeypatch.setattr(module._Job, "_batch", lambda *given: batches.append(solve(*given)) or batches[-1])
-    recover(job)
-    monkeypatch.undo()
-    return batches
+    engine = Keeping()
+    recover(job, engine=engine)
+    return engine.answers
 
 
-def test_a_batch_can_be_sent_and_is_the_same_when_it_comes(job, made, tmp_path, monkeypatch):
+def test_a_batch_can_be_sent_and_is_the_same_when_it_comes(job, made, tmp_path):
     values = np.load(made)
     values[3] = np.nan
     np.save(made, values)
-    for batch in solved_by(monkeypatch, job(batch_size=4, steps=3)):
+    for batch in solved_by(job(batch_size=4, steps=3)):
         came = pickle.loads(pickle.dumps(batch))
         assert all(one is None or one.untyped_storage().nbytes() == one.nbytes for one in came.signals), (
             "rows of its own"
@@ -44,10 +55,8 @@ def test_a_batch_can_be_sent_and_is_the_same_when_it_comes(job, made, tmp_path, 
         assert all(torch.equal(came.images[name], batch.images[name]) for name in batch.images)
 
 
-def test_only_what_a_run_is_differs_between_runs(job, tmp_path, monkeypatch):
-    one, two = (
-        solved_by(monkeypatch, job(batch_size=4, steps=3, noise=0.1, out=tmp_path / name)) for name in ("one", "two")
-    )
+def test_only_what_a_run_is_differs_between_runs(job, tmp_path):
+    one, two = (solved_by(job(batch_size=4, steps=3, noise=0.1, out=tmp_path / name)) for name in ("one", "two"))
     for left, right in zip(one, two, strict=True):
         records = [batch.to_record(["x"] * len(batch.items)) for batch in (left, right)]
         runs = [record.pop("run") for record in records]
@@ -96,16 +105,9 @@ def test_images_are_in_the_order_of_items_where_classes_are_not(job, model, tmp_
     assert np.array_equal(found["after"].numpy(), np.load(done.out / "recovered" / "x.npy")[[0, 2, 3, 4]])
 
 
-def test_a_batch_that_is_set_aside(job, monkeypatch):
-    done, solve = job(batch_size=2, steps=3), module._Job._batch
-
-    def poisoned(self, start, stop, *more):
-        if start == 2:
-            return SolvedBatch.poisoned(start, self.items.names(start, stop), "killed 3 times by signal 9")
-        return solve(self, start, stop, *more)
-
-    monkeypatch.setattr(module._Job, "_batch", poisoned)
-    outcome = recover(done)
+def test_a_batch_that_is_set_aside(job):
+    done = job(batch_size=2, steps=3)
+    outcome = recover(done, engine=Keeping(poisoned=1))
     document = json.loads((done.out / "result.json").read_text())
     for number, item in enumerate(document["items"]):
         assert (item["status"] == item["attention"].upper() == "POISONED") if number in (2, 3) else item["output"]
@@ -121,7 +123,6 @@ def test_a_batch_that_is_set_aside(job, monkeypatch):
     assert [bool(np.isnan(row).all()) for row in rows] == [False, False, True, True, False, False, False]
     (failure,) = _failures(outcome, skip=True)
     assert failure.startswith("2 of 7 items were set aside, because") and "(killed 3 times by signal 9)" in failure
-    monkeypatch.undo()
     assert recover(done).counts["POISONED"] == 2, "it counts as done"
 
 

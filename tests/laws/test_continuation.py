@@ -7,7 +7,7 @@ import itertools
 import torch
 
 import genprior as gp
-from genprior.solvers.trial.continuation import EnergyChange
+from genprior.solvers.trial.globalisation import EnergyChange
 from tests.laws.certified import CERTIFIED
 
 RULE = gp.trial.Ridge(6.0)

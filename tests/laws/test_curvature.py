@@ -123,8 +123,8 @@ def test_the_gradient_of_the_envelope_by_differences(term, loss):
     problem = gp.Problem(G, gp.SquaredDistance(y, 0.4) if loss else None, on_signal=term.around(y))
     x, lam, rho = normal(B, 4, 4, seed=2), 0.1 * normal(B, 4, 4, seed=3), torch.tensor([0.5, 1.0, 3.0], dtype=F64)
 
-    def energy(at: Tensor) -> envelope.EnvelopeValue:
-        return envelope.evaluate(problem, at, problem.evaluate(at, at), lam, rho, None)
+    def energy(at: Tensor) -> gp.trial.Trial:
+        return envelope.evaluate(problem, at, problem.evaluate(at, at), lam, rho, None)[0]
 
     direction, h = normal(B, 4, 4, seed=4), 1e-5
     slope = (energy(x + h * direction).energy - energy(x - h * direction).energy) / (2 * h)

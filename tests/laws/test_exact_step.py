@@ -23,8 +23,7 @@ from genprior.losses.exact_step import (
     RowCoordinates,
     Split,
 )
-from genprior.solvers.admm.exact import Inner, choose
-from genprior.solvers.admm.inner import inner_proximal_gradient
+from genprior.solvers.admm.exact import Inner, choose, inner_proximal_gradient
 from genprior.terms import L1, L2, Ball, Box, L1Ball, LInf, Simplex, SquaredL2, TotalVariation, Zero
 
 from .operators import reference as ref

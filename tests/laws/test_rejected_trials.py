@@ -48,9 +48,9 @@ def pair(problem, state):
 
 
 def newton(problem, state, gradient):
-    basis, pairs = gp.trial.Preconditioned().basis(problem), state.model.pairs
+    basis, model = gp.trial.Preconditioned().basis(problem), state.model
     zero = torch.zeros_like(state.objective)
-    return pairs.newton(gradient @ basis, zero, gp.trial.Preconditioned().scaled(pairs)) @ basis.mT
+    return model.newton(gradient @ basis, zero, gp.trial.Preconditioned().scaled(model)) @ basis.mT
 
 
 def cosine(a, b):
@@ -67,8 +67,8 @@ def test_a_rejected_trial_with_a_clear_change_of_the_gradient_updates_the_model_
         torch.testing.assert_close(learned[clear], step[clear], rtol=1e-6, atol=1e-9)
         long = step.norm(dim=1) > 1e-8  # the change of shorter ones is rounding, and another one in the solver
         unclear = rejected & long & (cosine(step, change) < 5e-4) & (after.search.trials > 0)
-        assert torch.equal(after.model.pairs.steps[unclear], state.model.pairs.steps[unclear])
-        assert torch.equal(after.model.pairs.changes[unclear], state.model.pairs.changes[unclear])
+        assert torch.equal(after.model.steps[unclear], state.model.steps[unclear])
+        assert torch.equal(after.model.changes[unclear], state.model.changes[unclear])
         for kept in ("z", "x", "gradient", "energy"):
             assert torch.equal(getattr(after.base, kept)[rejected], getattr(state.base, kept)[rejected])
         seen, bent_back = seen + int(clear.sum()), bent_back + int(unclear.sum())

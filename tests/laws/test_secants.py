@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import genprior as gp
-from genprior.solvers.trial.pairs import SecantModel
-from genprior.solvers.trial.secant import SecantState
+from genprior.solvers.quadratic import SecantModel
 from tests.laws.test_curvature import F64, normal
 
 B, S = 3, 5
@@ -67,7 +66,7 @@ class Model:
         self.shared, self.secant = shared, secant or gp.trial.Secant(memory, refresh=9 if own_bases else None)
         zero = torch.zeros(len(first), dtype=first.dtype)
         basis = shared.expand(len(first), *shared.shape) if own_bases else None
-        self.state = state or SecantState(SecantModel.fresh(first, memory, first.shape[1]), basis, zero, zero)
+        self.state = state or SecantModel.fresh(first, memory, first.shape[1], basis, zero)
 
     @property
     def basis(self):
@@ -80,11 +79,11 @@ class Model:
         return (v[:, None] @ self.basis.mT)[:, 0]
 
     def updated(self, where, step, change):
-        pairs, added = self.state.pairs.updated(where, self.into(step), self.into(change))
-        return self._with(replace(self.state, pairs=pairs)), added
+        state, added = self.state.updated(where, self.into(step), self.into(change))
+        return self._with(state), added
 
     def _with(self, state):
-        return Model(state.pairs.first, self.shared, 0, secant=self.secant, state=state)
+        return Model(state.first, self.shared, 0, secant=self.secant, state=state)
 
     def scaled(self, factor):
         return self._with(self.secant.scaled(self.state, factor))
@@ -93,12 +92,10 @@ class Model:
         return self._with(self.secant.replaced(self.state, index, matrices))
 
     def hessian(self, c, v):
-        pairs = self.state.pairs
-        return self.out(pairs.hessian(c, gp.trial.Preconditioned().scaled(pairs))(self.into(v)))
+        return self.out(self.state.hessian(c, gp.trial.Preconditioned().scaled(self.state))(self.into(v)))
 
     def newton(self, v, c):
-        pairs = self.state.pairs
-        return self.out(pairs.newton(self.into(v), c, gp.trial.Preconditioned().scaled(pairs)))
+        return self.out(self.state.newton(self.into(v), c, gp.trial.Preconditioned().scaled(self.state)))
 
 
 def check(model, expected, c, seed=90):
@@ -164,9 +161,8 @@ def test_restarted_and_replaced_concern_their_items_alone():
     torch.testing.assert_close(added.hessian(ridge, v)[1], updated[1] @ v[1])
     other = first_values(50)
     second = torch.tensor([False, True, False])
-    pairs_alone = model.state.pairs.restarted(second, other)
     basis = torch.where(second[:, None, None], shared, model.state.basis)
-    model = model._with(replace(model.state, pairs=pairs_alone, basis=basis))
+    model = model._with(replace(model.state.restarted(second, other), basis=basis))
     expected[1] = shared @ torch.diag(other[1]) @ shared.mT + 0.3 * unit
     check(model, expected, ridge)
 
@@ -179,13 +175,13 @@ def test_the_first_hessian_takes_its_scale_from_the_pairs():
         model, _ = model.updated(everyone, step, grad_change)
     scale = scale_of(shared @ torch.diag_embed(first) @ shared.mT, seen)
     assert ((scale > 0.25) & (scale < 1)).any(), "neither bound hides the scale"
-    torch.testing.assert_close(gp.trial.Preconditioned().scaled(model.state.pairs), scale[:, None] * first)
+    torch.testing.assert_close(gp.trial.Preconditioned().scaled(model.state), scale[:, None] * first)
 
 
 def test_the_newest_pair_gives_the_scale_of_limited_memory_bfgs():
     """The two-loop recursion of the textbook (Nocedal and Wright, algorithm 7.4), item by item."""
     first = torch.full((B, 1), 3.0, dtype=F64)
-    model, rule, seen = SecantModel.fresh(first, 3, S), gp.trial.NewestPair(), []
+    model, rule, seen = SecantModel.fresh(first, 3, S, None, first[:, 0]), gp.trial.NewestPair(), []
     torch.testing.assert_close(rule.scaled(model), first)
     for step, change in pairs(5, 8):
         model, _ = model.updated(torch.ones(B, dtype=torch.bool), step, change)
@@ -240,8 +236,8 @@ def test_a_pair_that_would_spoil_the_model_is_left_out_for_its_item_alone(broken
     }[broken].to(dtype)
     whole, added = model.updated(everyone, step2, grad_change2)
     assert added.tolist() == [True, False, True]
-    assert torch.equal(whole.state.pairs.steps[1], model.state.pairs.steps[1])
-    assert torch.equal(whole.state.pairs.changes[1], model.state.pairs.changes[1])
+    assert torch.equal(whole.state.steps[1], model.state.steps[1])
+    assert torch.equal(whole.state.changes[1], model.state.changes[1])
     direction = whole.newton(normal(B, S).to(dtype), torch.zeros(B, dtype=dtype))
     assert direction.isfinite().all()
     torch.testing.assert_close(
@@ -252,6 +248,6 @@ def test_a_pair_that_would_spoil_the_model_is_left_out_for_its_item_alone(broken
 def test_a_first_hessian_that_underflowed_leaves_its_item_alone():
     shared, first = orthogonal(3), first_values(4)
     model = Model(first, shared, 4, True)
-    after = model.replaced(torch.tensor([0, 2]), torch.stack([torch.zeros(S, S), torch.eye(S)]).to(F64)).state.pairs
+    after = model.replaced(torch.tensor([0, 2]), torch.stack([torch.zeros(S, S), torch.eye(S)]).to(F64)).state
     assert torch.equal(after.first[:2], first[:2])
     torch.testing.assert_close(after.first[2], torch.full((S,), 1.001, dtype=F64))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import genprior as gp
 from genprior import _batch
-from genprior.solvers.trial.state import SearchState
+from genprior.solvers.trial.globalisation import SearchState
 from tests.laws.certified import CERTIFIED
 from tests.laws.test_curvature import F64, curved, measured, normal
 

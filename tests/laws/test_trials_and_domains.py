@@ -9,8 +9,7 @@ from torch import nn
 import genprior as gp
 from genprior import _batch
 from genprior._fingerprint import fingerprint
-from genprior.loop.rows import Rows
-from genprior.loop.rules import Divergence, Progress
+from genprior.loop.rows import Divergence, Progress, Rows
 from genprior.solvers.base import Solver
 
 F64 = torch.float64

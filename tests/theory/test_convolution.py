@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from genprior.operators.lanczos import Estimate
+from genprior.operators.krylov import Estimate
 from genprior.theory.proved import convolution, spectrum
 from genprior.theory.proved.convolution import fourier_bound, gram, grids, norm_bound
 from genprior.theory.proved.facts import linear_facts

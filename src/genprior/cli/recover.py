@@ -11,9 +11,9 @@ from rich.text import Text
 
 from genprior._progress import Bar
 from genprior.cli.flags import words_of_recover
-from genprior.cli.machine import Machine
 from genprior.cli.prior import INPUT, Prior
 from genprior.cli.speech import Output, print_text, say_error
+from genprior.cli.workers import Workers
 
 _NAMED = 5
 """Most items that are named on the terminal."""
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Common(Machine, Prior):
+class Common(Workers, Prior):
     """Options of both commands."""
 
     inputs: Annotated[tuple[Path, ...], tyro.conf.Positional, INPUT]
-    """Images (.png, .jpg, ...), arrays (.npy, .npz, .safetensors, .h5; one array of a file: scans.npz:images), or folders."""
+    """Images (.png, .jpg, ...), arrays (.npy, .npz, .safetensors, .h5; one array of a file: scans.npz:images), shards of
+    WebDataset (.tar), or folders."""
     out: Path
     """Folder for recovered/, result.json and report.html. The same command with the same folder resumes the job."""
     labels: Path | None = None
@@ -45,7 +46,7 @@ class Common(Machine, Prior):
     restarts: int = 1
     """Starts per item; the worse ones are dropped early."""
     time: float | None = None
-    """Seconds of computing for the whole job."""
+    """Seconds for the whole job, by the clock on the wall, with any number of workers."""
     steps: int | None = None
     """Largest number of steps per batch; 1000 if no time is given either."""
     patience: int | None = None
@@ -80,11 +81,11 @@ class Common(Machine, Prior):
         from genprior.jobs.ledger import begun  # noqa: PLC0415 - slow to import
         from genprior.jobs.recover import recover  # noqa: PLC0415
 
-        job = self.job(operator)
+        job, engine = self.job(operator), self.chosen()
         try:
             visible = False if self.json else None
             with Bar("recovered", visible=visible, every=60.0, counts=True, remaining=True) as bar:
-                outcome = recover(job, bar.show, words=words_of_recover())
+                outcome = recover(job, bar.show, words=words_of_recover(), engine=engine)
         except (KeyboardInterrupt, OSError):
             if begun(self.out):
                 say_error(f"finished batches are kept in {self.out}: the same command resumes the job")

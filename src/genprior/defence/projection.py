@@ -16,14 +16,13 @@ from torch import Tensor, nn
 from genprior import _batch, _validate
 from genprior.defence.attacks import Classify, Numbered, check_range
 from genprior.generators import Generator
-from genprior.loop.observers import Callback
 from genprior.loop.solve import solve
 from genprior.loop.starts import starts
 from genprior.losses import SquaredDistance
 from genprior.problem import Problem
 from genprior.result import Result
 from genprior.solvers import ADMM, Adam, Auto, Choice, GradientDescent, duals, penalties, z_steps
-from genprior.stopping import MaxSteps
+from genprior.stopping import Callback, MaxSteps
 from genprior.terms import LInf
 
 Norm = Literal["linf", "l2"]

@@ -50,7 +50,7 @@ class NpyArray:
     key = ""
 
     def __init__(self, path: Path, key: str, file: Handle[Any]) -> None:
-        self._path, self.file = path, file
+        self.file = file
         array = self._open()
         self.shape, self.dtype = array.shape, array.dtype.name
 
@@ -66,7 +66,7 @@ class NpyArray:
         """Close the mapping: each one holds a file descriptor, of which there are about a thousand."""
 
     def _open(self) -> np.ndarray[Any, Any]:
-        array: np.ndarray[Any, Any] = np.load(self._path, mmap_mode="r", allow_pickle=False)
+        array: np.ndarray[Any, Any] = np.load(self.file.path, mmap_mode="r", allow_pickle=False)
         return array
 
 
@@ -162,11 +162,12 @@ def as_values(block: Tensor, dtype: str, name: str, *, measured: bool) -> Tensor
 
 
 def _open_safetensors(path: Path) -> Handle[Any]:
-    def opened() -> Any:
-        check_head(path)
-        return safe_open(path, framework="pt")
+    return Handle(_opened_safetensors, path)
 
-    return Handle(opened)
+
+def _opened_safetensors(path: Path) -> Any:
+    check_head(path)
+    return safe_open(path, framework="pt")
 
 
 def _safetensors_names(path: Path, file: Handle[Any]) -> list[str]:
@@ -186,7 +187,7 @@ class _Kind(NamedTuple):
 
 _HDF5 = _Kind("HDF5", open_hdf5, hdf5_names, Hdf5Array)
 _KINDS = {
-    ".npy": _Kind("an array", lambda path: Handle(nullcontext), lambda path, file: [_ONLY], NpyArray),
+    ".npy": _Kind("an array", lambda path: Handle(nullcontext, path), lambda path, file: [_ONLY], NpyArray),
     ".npz": _Kind("arrays", open_npz, npz_names, NpzArray),
     ".safetensors": _Kind("safetensors", _open_safetensors, _safetensors_names, SafetensorsArray),
     ".h5": _HDF5,

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
 from typing import Generic, TypeVar
 
 Opened = TypeVar("Opened")
 
 
 class Handle(Generic[Opened]):
-    """The result of ``opener``, kept open between reads.
+    """What ``opener`` makes of a file, kept open between reads.
 
     Opening a file with thousands of arrays means reading a list of thousands of names: once for the file, not once for each.
+    A copy in another process, where ``opener`` must be a function of a module, opens the file again.
     """
 
-    def __init__(self, opener: Callable[[], AbstractContextManager[Opened]]) -> None:
-        self._opener = opener
+    def __init__(self, opener: Callable[[Path], AbstractContextManager[Opened]], path: Path) -> None:
+        self._opener, self.path = opener, path
         self._stack: ExitStack | None = None
         self._opened: Opened | None = None
 
@@ -24,7 +27,7 @@ class Handle(Generic[Opened]):
         """The open file."""
         if self._opened is None:
             self._stack = ExitStack()
-            self._opened = self._stack.enter_context(self._opener())
+            self._opened = self._stack.enter_context(self._opener(self.path))
         return self._opened
 
     def close(self) -> None:
@@ -32,3 +35,11 @@ class Handle(Generic[Opened]):
         stack, self._stack, self._opened = self._stack, None, None
         if stack is not None:
             stack.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, object]:
+        """Closed, with an absolute path: another process may run in another folder."""
+        path = Path(os.path.abspath(self.path))
+        return {**vars(self), "path": path, "_stack": None, "_opened": None}

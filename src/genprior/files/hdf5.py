@@ -35,7 +35,11 @@ def hdf5() -> Any:
 
 def open_hdf5(path: Path) -> Handle[Any]:
     """The file, not yet opened."""
-    return Handle(lambda: hdf5().File(path, "r"))
+    return Handle(_opened, path)
+
+
+def _opened(path: Path) -> Any:
+    return hdf5().File(path, "r")
 
 
 def hdf5_names(path: Path, file: Handle[Any]) -> list[str]:

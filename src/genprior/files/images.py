@@ -93,7 +93,7 @@ def decode(source: Path | bytes, spec: ImageSpec, name: str | None = None) -> Te
 
 def flatten(image: Image.Image, channels: int, name: str, *, on_white: bool) -> Image.Image:
     """An opened image upright, without palette and transparency: L or RGB, or F in [0, 1] for 16 bits of grey."""
-    deep = _is_deep(image)
+    deep = is_deep(image)
     ImageOps.exif_transpose(image, in_place=True)
     if deep:
         return in_bands(image, "F", lambda band: band.astype(np.float32) / 65535)
@@ -104,7 +104,7 @@ def check_file(path: Path, spec: ImageSpec) -> bool:
     """Read the header only; raise if the image cannot be used. Returns whether it has 16 bits."""
     with quiet(), reading(path, "an image"), opened(path, str(path)) as image:
         check(image, spec, str(path))
-        return _is_deep(image)
+        return is_deep(image)
 
 
 def check(image: Image.Image, spec: ImageSpec, name: str) -> None:
@@ -117,7 +117,7 @@ def check(image: Image.Image, spec: ImageSpec, name: str) -> None:
 
 def check_depth(image: Image.Image, name: str) -> None:
     """Raise for 32-bit pixels, because their value of white is unknown."""
-    if image.mode in _TOO_DEEP and not _is_deep(image):
+    if image.mode in _TOO_DEEP and not is_deep(image):
         raise Unreadable(f"{name} has 32 bits for each pixel (mode {image.mode}): save it as .npy, values in [0, 1]")
 
 
@@ -127,13 +127,23 @@ def encode(content: Tensor, path: Path, *, deep: bool = False, sync: bool = True
     With ``sync=False`` the caller syncs the folder, see ``write_atomically``.
     """
     suffix = path.suffix.lower()
-    values = content.detach().cpu().float().clamp(0, 1)
-    if deep and len(values) == 1 and suffix in {".png", ".tif", ".tiff"}:
-        image = Image.fromarray((values[0] * 65535).round().numpy().astype(np.uint16))
-    else:
-        pixels = (values * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
-        image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else np.ascontiguousarray(pixels))
+    image = _as_image(content, deep=deep and suffix in {".png", ".tif", ".tiff"})
     write_atomically(path, lambda temporary: image.save(temporary, **_SAVE[suffix]), sync=sync)
+
+
+def as_png(content: Tensor, *, deep: bool = False) -> bytes:
+    """The same as the bytes of a PNG file."""
+    store = io.BytesIO()
+    _as_image(content, deep=deep).save(store, **_SAVE[".png"])
+    return store.getvalue()
+
+
+def _as_image(content: Tensor, *, deep: bool) -> Image.Image:
+    values = content.detach().cpu().float().clamp(0, 1)
+    if deep and len(values) == 1:
+        return Image.fromarray((values[0] * 65535).round().numpy().astype(np.uint16))
+    pixels = (values * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+    return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else np.ascontiguousarray(pixels))
 
 
 def _on_white(image: Image.Image) -> Image.Image:
@@ -181,7 +191,7 @@ def _lies_on_its_side(image: Image.Image) -> bool:
     return bool(marks.get(_ORIENTATION, 1) > _LAST_UPRIGHT)
 
 
-def _is_deep(image: Image.Image) -> bool:
+def is_deep(image: Image.Image) -> bool:
     """Whether it is 16-bit grey; PIL opens 16-bit PGM as integers up to 65535."""
     return image.mode in _DEEP or (image.mode == "I" and image.format == "PPM")
 

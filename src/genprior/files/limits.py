@@ -24,6 +24,10 @@ MOST_ARRAYS = 100_000
 """Arrays in one file."""
 LARGEST_INDEX = 2**24
 """Bytes of a file's index: 17 MB, far more than that many arrays need."""
+MOST_MEMBERS = 10**6
+"""Members of one tar archive."""
+LARGEST_HEADER = 2**20
+"""Bytes of the header of a member, which holds its name and attributes."""
 _LITTLE = 2**20
 """Smaller declared sizes are not checked, because they cannot do harm."""
 _STEP = 2**20

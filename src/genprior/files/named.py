@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from genprior.files.arrays import ARRAY_ENDINGS
+from genprior.files.guard import Unreadable
 from genprior.files.images import WRITTEN_AS
+from genprior.files.shards import ENDINGS as SHARD_ENDINGS
+from genprior.files.tars import compressed
+
+_READ = (*WRITTEN_AS, *ARRAY_ENDINGS, *SHARD_ENDINGS)
+_COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
 @dataclass(frozen=True)
@@ -35,48 +41,77 @@ def split_key(path: Path) -> tuple[Path, str | None]:
     return path, None
 
 
-def find_files(inputs: Sequence[str | Path], without: Path | None) -> list[Named]:
+def find_files(inputs: Sequence[str | Path], without: Path | None) -> Iterator[Named]:
     """The files in the order given, those of a folder by name.
 
     The files of a single folder are written directly into the output folder, those of several into
     subfolders. Arrays of one file stay together.
     """
-    found: list[Named] = []
+    found: list[Named | _Folder] = []
     for given in inputs:
         path, key = split_key(Path(given))
         if path.is_dir():
-            found += _inside(path, "" if len(inputs) == 1 else f"{path.resolve().name}/", without)
+            found.append(_inside(path, "" if len(inputs) == 1 else f"{path.resolve().name}/", without))
             continue
         _check_file(path, key)
         _add(found, Named(path, path.name, None if key is None else (key,)))
-    _refuse_twice(found)
-    return found
+    if len(found) > 1:
+        _refuse_twice(file.path for one in found for file in _files(one))
+    return (file for one in found for file in _files(one))
 
 
-def _inside(folder: Path, prefix: str, without: Path | None) -> list[Named]:
-    there = [file for file in folder.rglob("*") if _wanted(file, folder)]
-    files = sorted(file for file in there if not _within(file, without))
-    if there and not files:
+@dataclass(frozen=True)
+class _Folder:
+    """The files of a folder by their names in it: of a million, paths would take half a gigabyte."""
+
+    path: Path
+    prefix: str
+    names: list[str]
+
+
+def _files(found: Named | _Folder) -> Iterator[Named]:
+    if isinstance(found, Named):
+        yield found
+    else:
+        for name in found.names:
+            yield Named(found.path / name, found.prefix + name.replace(os.sep, "/"))
+
+
+def _inside(folder: Path, prefix: str, without: Path | None) -> _Folder:
+    out = None if without is None else without.resolve()
+    names, there = [], False
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        wanted = [path for name in files if _is_wanted(path := os.path.join(place, name))]
+        there = there or bool(wanted)
+        if not _within(Path(place), out):
+            start = os.path.relpath(place, folder)
+            kept = (path for path in wanted if not _is_link_to(path, out))
+            names += [os.path.normpath(os.path.join(start, os.path.basename(path))) for path in kept]
+    if there and not names:
         raise ValueError(f"{folder} is also `out`, or lies in it, and its files are not read: give another `out`")
-    if not files:
+    if not names:
         raise ValueError(f"{folder} holds no file that can be read ({_endings()})")
-    return [Named(file, prefix + file.relative_to(folder).as_posix()) for file in files]
+    names.sort(key=lambda name: name.replace(os.sep, "\0"))  # folder by folder, as paths are sorted
+    return _Folder(folder, prefix, names)
 
 
 def _check_file(path: Path, key: str | None) -> None:
     if not path.exists():
         raise FileNotFoundError(f"there is no file or folder {path}")
     ending = path.suffix.lower()
-    if ending not in (*WRITTEN_AS, *ARRAY_ENDINGS):
+    if path.name.lower().endswith(_COMPRESSED):
+        raise Unreadable(compressed(path, ending[1:]))
+    if ending not in _READ:
         raise ValueError(f"{path} has an unknown type: give {_endings()}")
     if key is not None and ending in WRITTEN_AS:
         raise ValueError(f"{path} is an image, which has no named arrays: leave out :{key}")
 
 
-def _add(found: list[Named], new: Named) -> None:
+def _add(found: list[Named | _Folder], new: Named) -> None:
     """Group the arrays of a file, because they are written to one file again."""
     for number, old in enumerate(found if new.keys is not None else ()):
-        if old.keys is not None and new.keys is not None and _same(old.path, new.path):
+        if isinstance(old, Named) and old.keys is not None and new.keys is not None and _same(old.path, new.path):
             found[number] = replace(old, keys=(*old.keys, *new.keys))
             return
     found.append(new)
@@ -86,23 +121,28 @@ def _same(one: Path, other: Path) -> bool:
     return os.path.abspath(one) == os.path.abspath(other)
 
 
-def _refuse_twice(found: list[Named]) -> None:
+def _refuse_twice(paths: Iterable[Path]) -> None:
     seen: set[str] = set()
-    for file in found:
-        place = os.path.abspath(file.path)  # links are not resolved: a folder of links to one file is allowed
+    for path in paths:
+        place = os.path.abspath(path)  # links are not resolved: a folder of links to one file is allowed
         if place in seen:
-            raise ValueError(f"{file.path} was given twice: give every file once")
+            raise ValueError(f"{path} was given twice: give every file once")
         seen.add(place)
 
 
-def _wanted(file: Path, folder: Path) -> bool:
-    hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
-    return not hidden and file.suffix.lower() in (*WRITTEN_AS, *ARRAY_ENDINGS) and file.is_file()
+def _is_wanted(path: str) -> bool:
+    stem, ending = os.path.splitext(os.path.basename(path))
+    return not stem.startswith(".") and ending.lower() in _READ and os.path.isfile(path)
 
 
-def _within(file: Path, folder: Path | None) -> bool:
-    return folder is not None and folder.resolve() in file.resolve().parents
+def _is_link_to(path: str, folder: Path | None) -> bool:
+    return folder is not None and os.path.islink(path) and folder in Path(path).resolve().parents
+
+
+def _within(place: Path, folder: Path | None) -> bool:
+    """Whether a folder is another one, or below it."""
+    return folder is not None and folder in (place.resolve(), *place.resolve().parents)
 
 
 def _endings() -> str:
-    return ", ".join((*WRITTEN_AS, *ARRAY_ENDINGS))
+    return ", ".join(_READ)

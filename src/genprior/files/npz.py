@@ -26,13 +26,13 @@ _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 def open_npz(path: Path) -> Handle[zipfile.ZipFile]:
     """The file, not yet opened."""
+    return Handle(_opened, path)
 
-    def opened() -> zipfile.ZipFile:
-        with path.open("rb") as file:
-            check_archive(file, path)
-        return zipfile.ZipFile(path)
 
-    return Handle(opened)
+def _opened(path: Path) -> zipfile.ZipFile:
+    with path.open("rb") as file:
+        check_archive(file, path)
+    return zipfile.ZipFile(path)
 
 
 def npz_names(path: Path, file: Handle[zipfile.ZipFile]) -> list[str]:
@@ -83,6 +83,10 @@ class NpzArray:
             self._head(stream)
             content = self._exactly(stream, self._kind.itemsize * math.prod(self.shape))
         return plain_tensor(np.frombuffer(content, self._kind).reshape(self.shape))
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without the position in the file."""
+        return {**vars(self), "_stream": None, "_next": 0}
 
     def close(self) -> None:
         """Release the position in the file."""

@@ -19,7 +19,10 @@ from torch import Tensor
 from genprior._files import add_folder, set_aside, sync_folders, write_atomically, writing
 from genprior.files.grown import WRITERS, Grown, blank, first_row, is_sound
 from genprior.files.images import encode
-from genprior.files.stream import Items, Part
+from genprior.files.parts import Part
+from genprior.files.shard_output import write_shard
+from genprior.files.shards import Shard
+from genprior.files.stream import Items
 
 Shape = tuple[int, ...]
 Batches = np.ndarray[Any, np.dtype[np.bool_]]
@@ -193,6 +196,11 @@ class Outputs:
         return self._work / f"rows-{number:06d}.npy"
 
     def _assemble(self, group: _Group, path: Path) -> None:
+        part = self._items.parts[group.members[0]]
+        if isinstance(part.array, Shard):
+            signals = Grown(self._row_file(group.members[0]), batched=True).open()
+            write_shard(path, signals, part, self._items.expected)
+            return
         arrays = {}
         for number in group.members:
             part = self._items.parts[number]
@@ -202,7 +210,7 @@ class Outputs:
 
 
 def _groups(items: Items) -> list[_Group]:
-    numbered = [(number, part) for number, part in enumerate(items.parts) if part.array is not None]
+    numbered = [(number, part) for number, part in items.parts.others.items() if part.array is not None]
     found = []
     for output, group in groupby(numbered, key=lambda pair: pair[1].output):
         members = tuple(number for number, _ in group)

@@ -1,10 +1,9 @@
 """Generators: the contract with the user's network, and latent distributions."""
 
 from genprior.generators.contract import Generator
-from genprior.generators.evaluation import Evaluation
+from genprior.generators.derivatives import Evaluation
 from genprior.generators.latents import LatentDistribution, Normal, TruncatedNormal, Uniform
-from genprior.generators.passes import OutOfTime, Passes
-from genprior.generators.preconditioner import Preconditioner
+from genprior.generators.passes import OutOfTime, Passes, Preconditioner
 
 __all__ = [
     "Evaluation",

@@ -178,8 +178,3 @@ def _strided(tensor: Tensor) -> list[Tensor]:
     if tensor.layout is not torch.strided:
         return _strided(tensor.to_dense() if tensor.is_mkldnn else tensor.to_sparse())
     return [torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor]
-
-
-def version_of(tensor: Tensor) -> int:
-    """How often a tensor was changed in place; 0 for tensors made in inference mode, which do not count."""
-    return 0 if tensor.is_inference() else tensor._version

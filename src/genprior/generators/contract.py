@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from genprior import _validate
 from genprior._renamed import renamed, warn_renamed
 from genprior.generators.alias import contents_of, follow, frozen_alias, place_of, places_of
-from genprior.generators.evaluation import Evaluation
+from genprior.generators.derivatives import Evaluation, Linearised, OnlyGradients, jacobian, pushed
 from genprior.generators.faster import quick_copy
-from genprior.generators.jacobian import Linearised, OnlyGradients, jacobian, pushed
 from genprior.generators.latents import LatentDistribution, Normal
-from genprior.generators.passes import OutOfTime, Passes
-from genprior.generators.preconditioner import (
+from genprior.generators.passes import (
     POINTS,
     PULLBACKS,
+    OutOfTime,
+    Passes,
     Preconditioner,
     Remembered,
     affordable,

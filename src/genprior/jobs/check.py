@@ -20,7 +20,7 @@ from genprior.checks.generator import check_within
 from genprior.checks.report import Finding, Report
 from genprior.files.images import encode
 from genprior.generators import Generator
-from genprior.generators.jacobian import OnlyGradients
+from genprior.generators.derivatives import OnlyGradients
 from genprior.generators.spectrum import MOST_BYTES, jacobian_bytes, singular_values
 from genprior.jobs.settings import Source
 from genprior.models.ranges import Range, makes_images

@@ -1,55 +1,47 @@
-"""Recovery of files: read, solve, write and record one batch after another; in bounded memory, resumable at any point."""
+"""Recovery of files: batches are handed out, and what comes back is written and recorded; resumable at any point."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Container
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from genprior._files import remove_unfinished
 from genprior._fingerprint import fingerprint
 from genprior.assessment import JOB, Words
-from genprior.files import Loaded, Outputs, open_items
+from genprior.engines import Batches, Engine, Poisoned, Serial
+from genprior.files import Outputs, open_items
 from genprior.files.expected import Expected
 from genprior.files.single import read_array
 from genprior.generators import Generator
+from genprior.jobs.course import Course, Progress
 from genprior.jobs.ledger import CONTENT, Ledger, alone
 from genprior.jobs.outcome import Outcome
-from genprior.jobs.posed import check_loss, expected_noise, pose, relative_residual, simulate
-from genprior.jobs.records import Solved, SolvedBatch, sampled
+from genprior.jobs.posed import check_loss
+from genprior.jobs.records import SolvedBatch
 from genprior.jobs.results import write_result
-from genprior.jobs.resume import SIGNALS, plan_of, refuse_losses
+from genprior.jobs.resume import SIGNALS, Plan, plan_of, refuse_losses
 from genprior.jobs.settings import Recovery
-from genprior.loop.progress import share_done
-from genprior.loop.solve import Hopeless, solve
-from genprior.loop.starts import starts
+from genprior.jobs.shipment import Shipment
+from genprior.jobs.work import Model, RecoveryWork, Task
 from genprior.models.foreign import source_digest
-from genprior.models.labels import check_labels, with_label
+from genprior.models.labels import check_labels
 from genprior.operators import Operator
-from genprior.operators.parse import digest_of_files, parse_operator
-from genprior.problem import Problem
-from genprior.result import Result
-from genprior.solvers.registry import solver_named
-from genprior.status import Status
-from genprior.stopping import MaxSteps, Seconds, StopRule, View
-
-_INTERVAL = 0.1
-"""Seconds between two progress reports."""
-
-Progress = Callable[[float, int, str], object]
-"""Called with the number of items done (a fraction within a batch), their total, and the current activity."""
+from genprior.operators.parse import digest_of_files
 
 
-def recover(job: Recovery, on_progress: Progress = lambda done, total, note: None, *, words: Words = JOB) -> Outcome:
+def recover(
+    job: Recovery,
+    on_progress: Progress = lambda done, total, note: None,
+    *,
+    words: Words = JOB,
+    engine: Engine | None = None,
+) -> Outcome:
     """Recover every item of the inputs; write the signals, ``result.json`` and ``report.html`` into ``job.out``.
 
     Batches that an earlier run of the same job finished are not repeated. Raises ``KeyboardInterrupt`` after Ctrl-C; the same
-    call then resumes after the finished batches. ``words`` are the names of the options in advice.
+    call then resumes after the finished batches, on whatever engine. ``words`` are the names of the options in advice.
 
     Examples
     --------
@@ -65,112 +57,71 @@ def recover(job: Recovery, on_progress: Progress = lambda done, total, note: Non
     >>> numpy.load(folder / "out" / "recovered" / "digits.npy").shape
     (2, 1, 28, 28)
     """
-    prepared = _Job(job, on_progress)
+    prepared = _Job(job, on_progress, Serial() if engine is None else engine)
     with alone(job.out) as notes:
         return prepared.run(notes, words)
 
 
 class _Job:
-    def __init__(self, job: Recovery, on_progress: Progress) -> None:
-        self.job, self.on_progress = job, on_progress
-        source = job.source
+    """The driver's side: it alone opens the output folder, writes and records."""
+
+    def __init__(self, job: Recovery, on_progress: Progress, engine: Engine) -> None:
+        self.job, self.on_progress, self.engine = job, on_progress, engine
         on_progress(0, 1, "opening")
-        self.labels = (
-            None if source.labels is None else read_array(Path(source.labels), kinds="ui").reshape(-1).tolist()
-        )
-        if self.labels:
-            source = replace(source, label=self.labels[0], labels=None)
-        opened = source.open(job.device)
-        self.generator, self.notes = opened.generator, opened.notes
-        self.operator = parse_operator(
-            job.operator, self.generator.signal_shape, device=self.generator.device, dtype=self.generator.dtype
-        )
-        check_loss(job, self.operator)
-        expected = _expected(job, self.generator, self.operator)
+        self.labels = _labels(job)
+        source = replace(job.source, label=self.labels[0], labels=None) if self.labels else job.source
+        opened = source.open(job.device if isinstance(engine, Serial) else "cpu")
+        self.model, self.notes = Model.of(opened.generator, job.operator), opened.notes
+        check_loss(job, self.model.operator)
+        expected = _expected(job, self.model.generator, self.model.operator)
         self.items = open_items(job.inputs, expected, skip=job.skip, without=job.out)
         self._check_labels()
         refuse_losses(job.out, self.items)
+        self.digest = source_digest(job.source.generator, job.source.weights, self.model.generator)
 
     def run(self, notes: tuple[str, ...], words: Words) -> Outcome:
-        """Solve every unfinished batch; ``notes`` are for the user."""
+        """Have every unfinished batch solved; ``notes`` are for the user."""
         ledger = Ledger(self.job.out, self._identity(), self.items.newer_than)
         folder = self.job.out / SIGNALS
-        outputs = Outputs(self.items, folder, ledger.folder, self.generator.signal_shape)
+        outputs = Outputs(self.items, folder, ledger.folder, self.model.generator.signal_shape)
         remove_unfinished(folder)
-        total, size = len(self.items), self.job.batch_size
-        plan = plan_of(ledger, outputs, total, size)
-        used, show = plan.used, set(sampled(total, self.job.pictures))
-        outputs.begin(size, plan.done)
-        for place, number in enumerate(plan.numbers()):
-            self.on_progress(number * size, total, "reading")
-            stop = self._stop(used, plan.left - place)
-            batch = self._batch(number * size, min(total, (number + 1) * size), stop, show)
-            record = batch.to_record(outputs.write(batch.first, batch.signals))
-            ledger.write_batch(number, record, batch.images)
-            outputs.finish(number)
-            used += batch.run["seconds"]
-        self.on_progress(total, total, "writing the report")
-        remarks = (*self.notes, *notes, *ledger.notes, *self.items.notes, *self.items.changes())
-        return write_result(self.job, ledger, total, tuple(map(words.translate, remarks)), words)
+        plan = plan_of(ledger, outputs, len(self.items), self.job.batch_size)
+        outputs.begin(self.job.batch_size, plan.done)
+        course = Course(self.job, self.items, plan, self.engine, self.on_progress)
+        self._have_solved(plan, course, ledger, outputs)
+        self.on_progress(len(self.items), len(self.items), "writing the report")
+        remarks = (*self.notes, *notes, *course.crew.notes, *ledger.notes, *self.items.notes, *self.items.changes())
+        return write_result(self.job, ledger, len(self.items), tuple(map(words.translate, remarks)), words)
 
-    def _batch(self, start: int, stop: int, rule: StopRule, show: Container[int]) -> SolvedBatch:
-        """Read and solve the items from ``start`` up to ``stop``; keep the images of those to ``show``."""
-        loaded = self.items.read(start, stop)
-        solved: list[tuple[list[int], Solved]] = []
-        groups = self._groups(start, loaded)
-        for left, (rows, generator) in zip(range(len(groups), 0, -1), groups, strict=True):
-            numbers = [start + row for row in rows]
-            share = rule.share(sum(one.result.seconds for _, one in solved), left)
-            solved.append((rows, self._solve(generator, [loaded[row] for row in rows], numbers, share)))
-        return SolvedBatch.of(start, loaded, solved, self.operator, show)
-
-    def _groups(self, start: int, loaded: list[Loaded]) -> list[tuple[list[int], Generator]]:
-        """Groups of readable items that are solved together: all at once, or class by class."""
-        good = [row for row, item in enumerate(loaded) if item.value is not None]
-        if self.labels is None or not good:
-            return [(good, self.generator)] if good else []
-        classes = sorted({self.labels[start + row] for row in good})
-        return [
-            ([row for row in good if self.labels[start + row] == label], with_label(self.generator, label))
-            for label in classes
-        ]
-
-    def _solve(self, generator: Generator, loaded: list[Loaded], numbers: list[int], rule: StopRule) -> Solved:
-        values = torch.stack([item.value for item in loaded if item.value is not None])
-        values = values.to(generator.device, generator.dtype.to_complex() if values.is_complex() else generator.dtype)
-        y = self._measurements(values, numbers)
-        result = self._solved(
-            pose(self.job, generator, self.operator, y),
-            solver_named(self.job.solver),
-            stop=rule,
-            z0=starts(generator, self.job.seed, numbers, self.job.restarts),
-            patience=self.job.patience,
-            callbacks=[_Reporter(self.on_progress, numbers, len(self.items), rule)],
-            progress=False,
+    def _have_solved(self, plan: Plan, course: Course, ledger: Ledger, outputs: Outputs) -> None:
+        """Hand out the batches that are left; write and record what comes back."""
+        batches: Batches[Task, SolvedBatch] = Batches(
+            self._work(),
+            plan.numbers(),
+            course.task,
+            seconds=course.share,
+            watch=course.changed,
+            on_progress=course.within,
+            count=plan.left,
         )
-        if Status.INTERRUPTED in result.status:
-            raise KeyboardInterrupt
-        residual = relative_residual(self.operator, result.signal, y)
-        noise = expected_noise(self.operator, y, self.job.noise) if self.job.simulate else None
-        return Solved(result, y, values if self.job.simulate else None, residual, noise)
+        answers = self.engine.run(batches)
+        with closing(answers):
+            for number, answer in answers:
+                batch = self._poisoned(number, answer) if isinstance(answer, Poisoned) else answer
+                record = batch.to_record(outputs.write(batch.first, batch.signals))
+                record["run"] = record["run"] | {"elapsed": course.elapsed}
+                ledger.write_batch(number, record, batch.images)
+                outputs.finish(number)
+                course.finished(number, len(batch.items))
 
-    @staticmethod
-    def _solved(problem: Problem, *options: Any, **more: Any) -> Result:
-        """Solve; if no item of the batch can be solved, return that result and let the job continue."""
-        try:
-            return solve(problem, *options, **more)
-        except Hopeless as found:
-            return found.result
+    def _poisoned(self, number: int, answer: Poisoned) -> SolvedBatch:
+        start = number * self.job.batch_size
+        stop = min(len(self.items), start + self.job.batch_size)
+        return SolvedBatch.poisoned(start, self.items.names(start, stop), answer.reason)
 
-    def _measurements(self, values: Tensor, numbers: list[int]) -> Tensor:
-        """Simulated from whole signals, or as given."""
-        if not self.job.simulate:
-            return values
-        return simulate(self.operator, values, self.job.noise, self.job.seed, numbers)
-
-    def _stop(self, used: float, left: int) -> StopRule:
-        steps = MaxSteps(self.job.most_steps)
-        return steps if self.job.time is None else steps | Seconds(self.job.time).share(used, left)
+    def _work(self) -> RecoveryWork:
+        shipment = Shipment.of(self.job.source, self.job.operator, whole=not self.engine.here)
+        return RecoveryWork(self.job, self.items, self.labels, shipment, self.digest, here=self.model)
 
     def _check_labels(self) -> None:
         if self.labels is not None and len(self.labels) != len(self.items):
@@ -178,33 +129,23 @@ class _Job:
                 f"{self.job.source.labels} holds {len(self.labels)} labels for {len(self.items)} items: give one per item"
             )
         if self.labels is not None:
-            check_labels(self.generator, self.labels)
+            check_labels(self.model.generator, list(self.labels))
 
     def _identity(self) -> dict[str, Any]:
         digests = {
             CONTENT + "inputs": self.items.fingerprint(),
-            CONTENT + "generator": source_digest(self.job.source.generator, self.job.source.weights, self.generator),
+            CONTENT + "generator": self.digest,
             CONTENT + "operator": digest_of_files(self.job.operator),
-            CONTENT + "labels": fingerprint(self.labels),
+            CONTENT + "labels": fingerprint(None if self.labels is None else list(self.labels)),
         }
         return {**self.job.asked(), **digests}
 
 
-class _Reporter:
-    """Callback that reports the progress of the running batch at intervals."""
-
-    def __init__(self, on_progress: Progress, numbers: list[int], total: int, rule: StopRule) -> None:
-        self._report, self._numbers, self._total, self._rule = on_progress, numbers, total, rule
-        self._last = 0.0
-
-    def __call__(self, view: View) -> None:
-        now = time.monotonic()
-        if now - self._last < _INTERVAL:
-            return
-        self._last = now
-        count = len(self._numbers)
-        done = self._numbers[0] + count * share_done(self._rule, view, count)
-        self._report(done, self._total, f"step {view.step}, median objective {view.best_objective.median().item():.3g}")
+def _labels(job: Recovery) -> tuple[int, ...] | None:
+    """One class per item, where they were given."""
+    if job.source.labels is None:
+        return None
+    return tuple(read_array(Path(job.source.labels), kinds="ui").reshape(-1).tolist())
 
 
 def _expected(job: Recovery, generator: Generator, operator: Operator) -> Expected:

@@ -23,13 +23,18 @@ class Plan:
     """The batches that are done, and what they have used."""
 
     done: Batches
-    used: float
-    """Seconds."""
+    elapsed: float
+    """Seconds on the clock on the wall, up to the last of them."""
 
     @property
     def left(self) -> int:
         """How many batches are not done."""
         return len(self.done) - int(self.done.sum())
+
+    def items_done(self, total: int, size: int) -> int:
+        """How many of the ``total`` items are done, in batches of this size."""
+        count = int(self.done.sum()) * size
+        return count - (-total % size if len(self.done) and self.done[-1] else 0)
 
     def numbers(self) -> Iterator[int]:
         """Those that are not done, in order."""
@@ -57,14 +62,14 @@ def plan_of(ledger: Ledger, outputs: Outputs, total: int, size: int) -> Plan:
         ledger.notes.append(
             f"an unfinished array is damaged: it was set aside as {path}, and its items are computed again"
         )
-    done, seconds = np.zeros(math.ceil(total / size), bool), np.zeros(math.ceil(total / size))
+    done, elapsed = np.zeros(math.ceil(total / size), bool), 0.0
     for record in ledger.batches():
         number = record["first"] // size
         done[number] = outputs.holds(record["first"], _names(record["items"]))
-        seconds[number] = record["run"]["seconds"]
+        elapsed = max(elapsed, record["run"]["elapsed"])
     done &= ~outputs.to_repeat(done, size)
     ledger.forget(number for number in ledger.done() if not done[number])
-    return Plan(done, float(seconds[done].sum()))
+    return Plan(done, elapsed)
 
 
 def _written(out: Path, items: Items) -> Iterator[Path]:

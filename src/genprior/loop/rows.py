@@ -1,4 +1,7 @@
-"""Bookkeeping of the rows that are running: best iterate, progress marks, roll-back, retirement. All of it per row."""
+"""Bookkeeping of the rows that are running: best iterate, progress, roll-back, proof, retirement. All of it per row.
+
+What counts as progress, as settled and as diverged are frozen values, with the reason for every number.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ import torch
 from torch import Tensor
 
 from genprior import _batch, _tree
-from genprior.loop.rules import Divergence, Options, Progress
 from genprior.problem import Point, Problem
 from genprior.solvers.base import S, Solver, State, with_scale
 from genprior.solvers.optimality import optimality
@@ -17,6 +19,65 @@ from genprior.status import Status
 
 _SAME = 64.0
 """Scores that differ by less than so many units of rounding count as equal."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """When an item has made progress, and when one without progress has settled.
+
+    Parameters
+    ----------
+    objective
+        share by which the best objective must fall.
+    residual
+        share by which the larger one of primal residual and stationarity must fall.
+    clearly
+        share by which the best objective must fall for an item to count as still improving.
+    closed, near
+        primal residual and stationarity at which an item without progress is at a minimum: SETTLED, not STALLED.
+    """
+
+    objective: float = 1e-3
+    residual: float = 0.05
+    clearly: float = 1e-2
+    closed: float = 1e-3
+    near: float = 1e-2
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """When an item counts as diverged, and its roll-backs.
+
+    Parameters
+    ----------
+    explosion
+        largest score above the best one, in scales of the objective: no converging run exceeds it.
+    shrink
+        factor on all steps of an item at each roll-back to its best iterate.
+    most_rollbacks
+        roll-backs after which the item ends as DIVERGED: by then its steps are shorter by ``shrink ** most_rollbacks``, 2e-4.
+    """
+
+    explosion: float = 1e4
+    shrink: float = 0.25
+    most_rollbacks: int = 6
+
+
+@dataclass(frozen=True)
+class Proof:
+    """How convergence is proved at the answer.
+
+    Parameters
+    ----------
+    again
+        after a proof that failed, the next one waits for this share of the steps made: proofs cost passes.
+    subgradient_tolerance
+        most tolerance for subgradient methods: where a single entry decides, as for l_inf, subgradients may be small far
+        from a minimum.
+    """
+
+    again: float = 0.25
+    subgradient_tolerance: float = 1e-6
 
 
 @dataclass(frozen=True)
@@ -190,7 +251,7 @@ class Rows(Generic[S]):
         return (self.primal_residual <= tolerance) & (self.stationarity <= tolerance)
 
     def proved(
-        self, problem: Problem, solver: Solver[S], asked: Tensor, options: Options, step: int
+        self, problem: Problem, solver: Solver[S], asked: Tensor, tolerance: float, step: int, rule: Proof
     ) -> tuple[Rows[S], Tensor]:
         """The optimality conditions at what would be returned, for the rows in ``asked``; and where they hold.
 
@@ -203,20 +264,17 @@ class Rows(Generic[S]):
         same &= _finite(part.state.objective) | ~_finite(part.best.objective)
         best = part.best.replaced(same, part.state)
         multiplier = solver.multiplier(problem, part.state)
-        tolerance = options.tolerance
         if multiplier is None and problem.needs_splitting:
-            tolerance = min(tolerance, options.proof.subgradient_tolerance)
-        found = optimality(problem, best.z, part.extent, multiplier)
-        primal_residual = torch.maximum(found.primal_residual, part.primal_residual)
-        holds = (
-            (primal_residual <= tolerance) & (found.stationarity <= tolerance) & _finite(best.objective) & ~part.unfit
-        )
-        wait = torch.where(holds, part.proof_due, step + 1 + int(options.proof.again * step))
+            tolerance = min(tolerance, rule.subgradient_tolerance)
+        primal_residual, stationarity = optimality(problem, best.z, part.extent, multiplier)
+        primal_residual = torch.maximum(primal_residual, part.primal_residual)
+        holds = (primal_residual <= tolerance) & (stationarity <= tolerance) & _finite(best.objective) & ~part.unfit
+        wait = torch.where(holds, part.proof_due, step + 1 + int(rule.again * step))
         judged = replace(
             self,  # but for the state, whose graph serves the next step
             best=_tree.put(self.best, index, best),
             primal_residual=self.primal_residual.index_copy(0, index, primal_residual),
-            stationarity=self.stationarity.index_copy(0, index, found.stationarity),
+            stationarity=self.stationarity.index_copy(0, index, stationarity),
             proof_due=self.proof_due.index_copy(0, index, wait),
         )
         return judged, torch.zeros_like(asked).index_copy(0, index, holds)

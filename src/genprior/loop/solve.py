@@ -10,20 +10,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from genprior import _validate
-from genprior.generators.jacobian import prepare_forward_mode, prepare_gradients
-from genprior.loop.checkpoint import Checkpoint
-from genprior.loop.observers import Callback
-from genprior.loop.progress import ProgressBar
-from genprior.loop.rules import Options
-from genprior.loop.run import Run
-from genprior.loop.starts import drawn_starts, restarts_of
-from genprior.loop.storage import Keeper
+from genprior import _random, _validate
+from genprior.engines import Engine
+from genprior.generators.derivatives import prepare_forward_mode, prepare_gradients
+from genprior.loop.checkpoint import Checkpoint, Keeper
+from genprior.loop.run import Options, ProgressBar, Run
 from genprior.problem import Problem
 from genprior.result import Result
 from genprior.solvers.auto import Auto
 from genprior.solvers.base import Choice
-from genprior.stopping import MaxSteps, StopRule
+from genprior.stopping import Callback, MaxSteps, StopRule
 
 _FINEST = 1e-6
 """Least default tolerance: that of float64."""
@@ -45,6 +41,7 @@ def solve(
     callbacks: Sequence[Callback] = (),
     checkpoint: str | Path | Checkpoint | None = None,
     progress: bool | None = None,
+    engine: Engine | None = None,
 ) -> Result:
     """Minimise ``L(w) + R(w) + H(z)`` subject to ``w = G(z)`` for every item of the problem.
 
@@ -90,6 +87,11 @@ def solve(
         it with another stop rule, pass its ``result.z`` as ``z0`` and another path.
     progress
         whether to show a progress bar on standard error; by default only on a terminal.
+    engine
+        where the batches are solved: ``gp.engines.Local(workers=4)``, processes on this machine, or ``gp.engines.Ray(...)``;
+        by default here, one after the other. The result has the same bits for the same ``batch_size`` and number of
+        threads. Without a ``batch_size`` each worker gets one batch. ``callbacks`` cannot watch workers, a limit in seconds is
+        then one on the clock on the wall, and ``result.seconds`` adds up what all workers used.
 
     Ctrl-C returns the best so far.
 
@@ -108,12 +110,13 @@ def solve(
     choice = Auto() if solver is None else solver
     stop = MaxSteps(1000) if stop is None else stop
     _check_types(problem, choice, stop, callbacks)
+    _check_engine(engine, callbacks)
     chosen = choice.solver(problem)
     options = Options(
         stop=stop,
         tolerance=_tolerance(problem, tolerance),
         patience=chosen.patience if patience is None else patience,
-        restarts=restarts_of(problem, z0, restarts),
+        restarts=_restarts_of(problem, z0, restarts),
         cull_after=cull_after,
         check_every=check_every,
     )
@@ -121,12 +124,13 @@ def solve(
     if chosen.takes_jacobians(problem):
         prepare_forward_mode()
     with torch.inference_mode(False), torch.no_grad():
-        starts = drawn_starts(problem, z0, options.restarts, seed)
+        starts = _drawn_starts(problem, z0, options.restarts, seed)
         items = len(starts) // options.restarts
-        batch_size = items if batch_size is None else min(items, _validate.whole("batch_size", batch_size))
+        each = math.ceil(items / (1 if engine is None else engine.size))
+        batch_size = each if batch_size is None else min(items, _validate.whole("batch_size", batch_size))
         keeper = Keeper(checkpoint, problem, choice, options, starts, batch_size)
         with ProgressBar(progress, items) as bar:
-            run = Run(problem, chosen, options, starts, batch_size, tuple(callbacks), keeper, bar, choice.plan)
+            run = Run(problem, chosen, options, starts, batch_size, tuple(callbacks), keeper, bar, choice.plan, engine)
             result = run.result()
     refuse_hopeless(result)
     return result
@@ -141,6 +145,58 @@ def _check_types(problem: object, choice: object, stop: object, callbacks: objec
         raise TypeError(f"solver must be a genprior solver such as gp.ExactADMM(), got {choice!r}{_hint(choice)}")
     if not isinstance(stop, StopRule):
         raise TypeError(f"stop must be a stop rule such as gp.MaxSteps(500) | gp.Seconds(10), got {stop!r}")
+
+
+def _check_engine(engine: object, callbacks: Sequence[Callback]) -> None:
+    if engine is not None and not isinstance(engine, Engine):
+        raise TypeError(f"engine must be an engine such as gp.engines.Local(workers=4), got {engine!r}")
+    if engine is not None and callbacks:
+        raise ValueError(
+            "callbacks see a run from inside, which workers do not allow: leave out the callbacks or the engine"
+        )
+
+
+def _restarts_of(problem: Problem, z0: Tensor | None, restarts: int) -> int:
+    """Restarts of a run: as asked, or as many as ``z0`` has starts per item."""
+    restarts = _validate.whole("restarts", restarts)
+    if not _for_restarts(problem, z0):
+        return restarts
+    assert z0 is not None, "it has an axis"
+    if restarts not in {1, z0.shape[1]}:
+        raise ValueError(f"z0 holds {z0.shape[1]} starts per item, but restarts is {restarts}: leave restarts out")
+    return _validate.whole("the length of z0's second axis, the starts per item,", z0.shape[1])
+
+
+def _drawn_starts(problem: Problem, z0: Tensor | None, restarts: int, seed: int) -> Tensor:
+    """Starts of all rows of a run, item by item: ``z0`` first, the rest drawn; projected where H forbids them."""
+    generator = problem.generator
+    given = _for_restarts(problem, z0)
+    if z0 is not None:
+        _validate.tensor("z0", z0)
+        _validate.batch("z0", z0, tuple(z0.shape[1:]) if given else generator.latent_shape)
+        _validate.same_place("z0", z0, generator.device, generator.dtype, "the generator")
+    items = problem.batch or (1 if z0 is None else len(z0))
+    if z0 is not None and len(z0) != items:
+        raise ValueError(f"z0 has {len(z0)} items, but the problem has {items}: give one start per item")
+    random = _random.stream("starts", seed)
+    if z0 is not None and given:
+        begun = z0.detach().clone(memory_format=torch.contiguous_format).flatten(0, 1)
+    else:
+        drawn = [generator.draw(items, random) for _ in range(restarts)]
+        if z0 is not None:
+            drawn[0] = z0.detach().clone()
+        begun = torch.stack(drawn, dim=1).flatten(0, 1)
+    constraint = problem.on_latent.constraint
+    if constraint is None:
+        return begun
+    item = torch.arange(items, device=begun.device).repeat_interleave(restarts)
+    return constraint.rows(item).prox(begun, 1.0)
+
+
+def _for_restarts(problem: Problem, z0: Tensor | None) -> bool:
+    """Whether ``z0`` is ``(B, restarts, *latent_shape)``."""
+    latent = problem.generator.latent_shape
+    return isinstance(z0, Tensor) and z0.ndim == len(latent) + 2 and tuple(z0.shape[2:]) == latent
 
 
 class Hopeless(ValueError):

@@ -130,7 +130,7 @@ def source_digest(spec: str | Path, weights: str | Path | None = None, generator
     Imported code is not included.
     """
     digest = hashlib.sha256()
-    for path in (_origin(spec), None if weights is None else split_key(Path(weights))[0]):
+    for path in (origin(spec), None if weights is None else split_key(Path(weights))[0]):
         if path is not None and path.is_file():
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
@@ -139,8 +139,8 @@ def source_digest(spec: str | Path, weights: str | Path | None = None, generator
     return digest.hexdigest()
 
 
-def _origin(spec: str | Path) -> Path | None:
-    """The file with the code, or the program."""
+def origin(spec: str | Path) -> Path | None:
+    """The file with the code, the program, or the weights; None for code without a file."""
     text = str(spec)
     if is_python(text):
         return source_file(text)

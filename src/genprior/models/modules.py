@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import cloudpickle
 import torch
 from torch import nn
 
@@ -140,6 +141,7 @@ def _import(place: str, spec: str) -> ModuleType:
     module = importlib.util.module_from_spec(found)
     loader = found.loader
     sys.modules[name] = module  # dataclasses, for example, look up their module
+    cloudpickle.register_pickle_by_value(module)  # workers cannot import it by this name
     _guarded(lambda: loader.exec_module(module), spec, str(path))
     return module
 

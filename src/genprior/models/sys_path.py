@@ -9,8 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
+import cloudpickle
+
 _NEIGHBOURS: dict[str, Path] = {}
 """Modules that user code imported from its own folder, and that folder."""
+_FILES: dict[Path, dict[Path, None]] = {}
+"""The files of all modules that user code imported from a folder."""
 
 
 @contextmanager
@@ -31,11 +35,20 @@ def on_sys_path(folder: Path) -> Iterator[None]:
         if str(folder) in sys.path:  # the user's code may have removed it
             sys.path.remove(str(folder))
         for name in _new_neighbours(folder, before):
+            file = getattr(sys.modules[name], "__dict__", {}).get("__file__")
+            if isinstance(file, str):
+                _FILES.setdefault(folder, {})[Path(file)] = None
+                cloudpickle.register_pickle_by_value(sys.modules[name])  # workers cannot import it by its name
             if _top(name) in hidden:
                 del sys.modules[name]
             else:
                 _NEIGHBOURS[name] = folder
         sys.modules.update(hidden)
+
+
+def imported_from(folder: Path) -> list[Path]:
+    """The files of the modules that user code imported from its own folder."""
+    return [path for path in _FILES.get(folder, ()) if path.is_file()]
 
 
 def _new_neighbours(folder: Path, before: set[str]) -> list[str]:

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from genprior.operators.algebra import Composition, Scaled, Sum, Transpose
 from genprior.operators.base import Operator, RowForm
-from genprior.operators.conjugate_gradient import CGResult, conjugate_gradient
 from genprior.operators.dense import Dense, Gaussian
 from genprior.operators.diagonal import Identity, Mask
 from genprior.operators.downsample import Downsample
 from genprior.operators.fourier import Blur, SubsampledFourier
 from genprior.operators.gram import GramForm
 from genprior.operators.hadamard import SubsampledHadamard
+from genprior.operators.krylov import CGResult, conjugate_gradient
 from genprior.operators.linear import Linear
 from genprior.operators.stack import Stack
 

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from genprior import _validate
 from genprior._batch import PerItem, spread
-from genprior._deadline import seconds_left
-from genprior.operators.conjugate_gradient import conjugate_gradient
+from genprior._clock import seconds_left
 from genprior.operators.gram import GramForm
-from genprior.operators.lanczos import largest_eigenvalue
+from genprior.operators.krylov import conjugate_gradient, largest_eigenvalue
 
 if TYPE_CHECKING:
     from genprior.operators.algebra import Composition, Sum

@@ -93,12 +93,27 @@ def _stacked(text: str) -> list[str]:
 def digest_of_files(text: str) -> str:
     """A digest of the files that an operator's text names: with the text they determine the operator, on every device."""
     digest = hashlib.sha256()
-    for part in (part for several in _stacked(text) for part in several.split(" @ ")):
-        _, options = parse_options(part.strip())
-        if "file" in options:
-            with Path(options["file"]).open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
+    for name in files_of(text):
+        with Path(name).open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()
+
+
+def files_of(text: str) -> list[str]:
+    """The files that an operator's text names."""
+    parts = [part for several in _stacked(text) for part in several.split(" @ ")]
+    options = [parse_options(part.strip())[1] for part in parts]
+    return [found["file"] for found in options if "file" in found]
+
+
+def with_files(text: str, at: dict[str, str]) -> str:
+    """The text with its files elsewhere."""
+    return " and ".join(" @ ".join(_with_file(part.strip(), at) for part in p.split(" @ ")) for p in _stacked(text))
+
+
+def _with_file(text: str, at: dict[str, str]) -> str:
+    name, options = parse_options(text)
+    return describe(name, **options | {"file": at.get(options["file"], options["file"])}) if "file" in options else text
 
 
 def parse_options(text: str) -> tuple[str, dict[str, Any]]:

@@ -6,13 +6,11 @@ check is due. It is made at the point that will be returned, with a gradient and
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from genprior import _batch
-from genprior.generators.jacobian import Linearised
+from genprior.generators.derivatives import Linearised
 from genprior.problem import Problem
 from genprior.solvers import envelope
 from genprior.solvers.base import Multiplier
@@ -27,54 +25,38 @@ PASSES = 4
 """Passes through G that :func:`optimality` takes: two forward and two backward."""
 
 
-class Optimality(NamedTuple):
-    """How far each item is from the first-order conditions, relative to the parts that cancel at a solution."""
-
-    primal_residual: Tensor
-    """``|w - G(z)| / |w|``; zero where no multiplier is needed."""
-    stationarity: Tensor
-
-
-class _Slope(NamedTuple):
-    """A (sub)gradient of ``L + R`` near ``x``, and its errors."""
-
-    f: Tensor
-    primal_residual: Tensor
-    error: Tensor
-    """Distance of f from being a subgradient, in its own unit."""
-
-
-def optimality(problem: Problem, z: Tensor, extent: Tensor, multiplier: Multiplier | None = None) -> Optimality:
-    """Residuals of ``0 in DG(z)^T d(L + R)(G(z)) + dH(z)``, per item, at ``z``.
+def optimality(
+    problem: Problem, z: Tensor, extent: Tensor, multiplier: Multiplier | None = None
+) -> tuple[Tensor, Tensor]:
+    """How far each item is at ``z`` from ``0 in DG(z)^T d(L + R)(G(z)) + dH(z)``: primal residual and stationarity.
 
     The subgradient of ``L + R`` is the gradient where that exists. Otherwise a ``multiplier`` determines it: w minimises
     ``L(w) + R(w) + <w, lam> + rho/2 |w - G(z)|^2``, so that ``-(lam + rho (w - G(z)))`` is one at w, and w must equal G(z).
     The residual in z is that of a proximal gradient step, ``|z - prox_{tH}(z - t g)| / t``. It is relative to the norms
     that the parts of the gradient can have (:func:`_natural_length`), plus ``|h|`` for a subgradient h of H. ``extent`` is the
-    norm of a typical signal, the unit where w vanishes.
+    norm of a typical signal, the unit where w vanishes. Without a multiplier the primal residual ``|w - G(z)| / |w|`` is zero.
     """
     at = problem.generator.linearised(z)
-    slope = _slope(problem, at.x, z, extent, multiplier)
-    gradient = _batch.flat(at.vjp(slope.f))
+    f, primal_residual, error = _subgradient(problem, at.x, z, extent, multiplier)
+    gradient = _batch.flat(at.vjp(f))
     hessian = Hessian(problem, at.x, torch.maximum(_batch.norm(at.x), 0.1 * extent))
-    scales = _scales(problem, z, at, hessian)
-    ratio = _batch.ratio(_batch.norm(gradient), _batch.norm(slope.f))
-    scales = scales._replace(jacobian=torch.maximum(scales.jacobian, ratio))
-    in_z = _in_latent(problem, z, gradient, _natural_length(problem, at.x, slope.f, hessian, scales))
-    return Optimality(
-        slope.primal_residual,
-        torch.maximum(in_z, _batch.ratio(slope.error, _unit(problem, at.x) + _batch.norm(slope.f))),
-    )
+    jacobian, measured = _scales(problem, z, at, hessian)
+    jacobian = torch.maximum(jacobian, _batch.ratio(_batch.norm(gradient), _batch.norm(f)))
+    in_z = _in_latent(problem, z, gradient, _natural_length(problem, at.x, f, hessian, jacobian, measured))
+    return primal_residual, torch.maximum(in_z, _batch.ratio(error, _unit(problem, at.x) + _batch.norm(f)))
 
 
-def _slope(problem: Problem, x: Tensor, z: Tensor, extent: Tensor, multiplier: Multiplier | None) -> _Slope:
+def _subgradient(
+    problem: Problem, x: Tensor, z: Tensor, extent: Tensor, multiplier: Multiplier | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A (sub)gradient f of ``L + R`` near ``x``, the primal residual, and the distance of f from being a subgradient."""
     point = problem.evaluate(x, z)
     zero = torch.zeros_like(point.loss)
     if multiplier is None:
-        return _Slope(problem.signal_gradient(x, point.residual), zero, zero)
-    value = envelope.evaluate(problem, x, point, multiplier.lam, multiplier.rho, None)
-    size = torch.maximum(_batch.norm(value.w), 0.1 * extent)
-    return _Slope(value.f, _batch.ratio(_batch.norm(value.w - x), size), _error(problem, value.w, value.f, size))
+        return problem.signal_gradient(x, point.residual), zero, zero
+    value, w, _ = envelope.evaluate(problem, x, point, multiplier.lam, multiplier.rho, None)
+    size = torch.maximum(_batch.norm(w), 0.1 * extent)
+    return value.f, _batch.ratio(_batch.norm(w - x), size), _error(problem, w, value.f, size)
 
 
 def _error(problem: Problem, w: Tensor, f: Tensor, size: Tensor) -> Tensor:
@@ -98,15 +80,10 @@ def _unit(problem: Problem, x: Tensor) -> Tensor:
     return torch.where(unit > 0, unit, _batch.norm(problem.on_signal.subgradient(torch.zeros_like(x))))
 
 
-class _Scales(NamedTuple):
-    """Lower estimates at z, per item: ``|DG|``, and ``|sqrt(H) DG|`` for the Hessian H of L in the signal (``|A DG|``)."""
+def _scales(problem: Problem, z: Tensor, at: Linearised, hessian: Hessian) -> tuple[Tensor, Tensor]:
+    """Lower estimates at z, per item: ``|DG|``, and ``|sqrt(H) DG|`` for the Hessian H of L in the signal (``|A DG|``).
 
-    jacobian: Tensor
-    measured: Tensor
-
-
-def _scales(problem: Problem, z: Tensor, at: Linearised, hessian: Hessian) -> _Scales:
-    """One step of a power iteration with ``DG^T H DG``, from a random vector, the same for all items.
+    One step of a power iteration with ``DG^T H DG``, from a random vector, the same for all items.
 
     The product of H with the random vector is mapped to the latent space by ``DG^T``, and the signal is differenced along the
     result. The difference is short, so that the estimate is local.
@@ -126,10 +103,12 @@ def _scales(problem: Problem, z: Tensor, at: Linearised, hessian: Hessian) -> _S
     moved = _batch.norm(change) / step
     jacobian = torch.maximum(moved, length / _batch.norm(product))
     there = torch.where(curved, length / _batch.above_zero(curvature.sqrt()), 0.0)
-    return _Scales(jacobian, torch.maximum(moved * hessian.along(change)[1].sqrt(), there))
+    return jacobian, torch.maximum(moved * hessian.along(change)[1].sqrt(), there)
 
 
-def _natural_length(problem: Problem, x: Tensor, f: Tensor, hessian: Hessian, scales: _Scales) -> Tensor:
+def _natural_length(
+    problem: Problem, x: Tensor, f: Tensor, hessian: Hessian, jacobian: Tensor, measured: Tensor
+) -> Tensor:
     """The norm that the gradient in z would have if its parts did not cancel, per item.
 
     The parts of the gradient of L are ``H x`` and the rest c, for least squares ``A^T A x`` and ``A^T y``; f itself is one
@@ -141,18 +120,18 @@ def _natural_length(problem: Problem, x: Tensor, f: Tensor, hessian: Hessian, sc
 
     def bounded(part: Tensor, curvature: Tensor) -> Tensor:
         length = _batch.norm(part)
-        measured = scales.measured * torch.where(curvature > 0, length / curvature.sqrt(), torch.inf)
-        return torch.fmin(scales.jacobian * length, measured)  # NaN is zero times infinity: no curvature at all
+        seen = measured * torch.where(curvature > 0, length / curvature.sqrt(), torch.inf)
+        return torch.fmin(jacobian * length, seen)  # NaN is zero times infinity: no curvature at all
 
     product, curvature = hessian.along(x)
     product = product * _batch.spread(_batch.norm(x), x)
     rest = product - hessian.gradient
-    growing = torch.fmin(scales.jacobian * _batch.norm(product), scales.measured * _batch.norm(x) * curvature.sqrt())
+    growing = torch.fmin(jacobian * _batch.norm(product), measured * _batch.norm(x) * curvature.sqrt())
     length = torch.maximum(growing, bounded(rest, hessian.along(rest)[1]))
     length = length + bounded(hessian.gradient, hessian.along(hessian.gradient)[1])
-    whole = scales.jacobian * (_unit(problem, x) + _batch.norm(f))
+    whole = jacobian * (_unit(problem, x) + _batch.norm(f))
     if problem.needs_splitting:
-        return torch.where(length > 0, length + scales.jacobian * _batch.norm(f - hessian.gradient), whole)
+        return torch.where(length > 0, length + jacobian * _batch.norm(f - hessian.gradient), whole)
     return torch.where(length > 0, length, whole)
 
 

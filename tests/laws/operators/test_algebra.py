@@ -10,7 +10,7 @@ import torch
 import genprior as gp
 from genprior import operators as ops
 from genprior._batch import dot, square
-from genprior._deadline import limiting
+from genprior._clock import limiting
 from genprior._fingerprint import fingerprint
 
 from .instances import (

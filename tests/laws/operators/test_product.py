@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import genprior as gp
-from genprior.generators.jacobian import prepare_forward_mode
-from genprior.operators import product as packing
-from genprior.operators.product import Product
+from genprior.generators.derivatives import prepare_forward_mode
+from genprior.operators import dense as packing
+from genprior.operators.dense import Product
 
 packs = pytest.mark.skipif(not packing.can_pack(), reason="this build of torch has no packed product")
 

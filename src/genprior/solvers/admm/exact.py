@@ -17,15 +17,19 @@ anything else                                   inner accelerated proximal gradi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from genprior import _batch, _clock
 from genprior.losses.exact_step import Split, Stepped, StepWithMemory, arrived
 from genprior.problem import Problem
-from genprior.solvers.admm.inner import inner_proximal_gradient
 
+_LEAST = 1e-3
+"""Where the estimate of nu is 0, because L is flat at the start, backtracking begins at this multiple of rho."""
+_MOST_OF_TIME = 0.25
+"""Share of the rest of a limited run that one w step may take."""
 Memory = object
 """A frozen dataclass whose tensors have one row per item, or None: only its own method reads it."""
 
@@ -95,3 +99,74 @@ class Inner(StepWithMemory[InnerMemory]):
             max_iterations=self.max_iterations,
         )
         return arrived(solution.w, at, InnerMemory(solution.residual, solution.smoothness))
+
+
+class InnerSolution(NamedTuple):
+    """The minimiser found, per item."""
+
+    w: Tensor
+    residual: Tensor
+    """Relative residual reached."""
+    smoothness: Tensor
+    """Smoothness of L for which every step was accepted."""
+    iterations: Tensor
+
+
+def inner_proximal_gradient(
+    problem: Problem,
+    *,
+    start: Tensor,
+    lam: Tensor,
+    centre: Tensor,
+    rho: Tensor,
+    smoothness: Tensor,
+    tolerance: float,
+    max_iterations: int,
+) -> InnerSolution:
+    """Minimise ``L(w) + R(w) + <w, lam> + rho/2 |w - centre|^2`` by accelerated proximal gradient.
+
+    The smooth part ``s`` is at least rho-strongly convex, so the momentum is the constant one of Nesterov's scheme with
+    curvature ratio ``q = rho/(nu + rho)``, restarted for an item whenever it points uphill. The step ``1/(nu + rho)`` is
+    checked by the descent inequality and nu doubled where it fails. An item stops when the prox-gradient residual
+    relative to ``(nu + rho) |w| + |lam|`` is below the tolerance; its row is then fixed, so that batches equal single runs.
+    """
+    w, v, nu = start, start, smoothness
+    residual = torch.full_like(rho, torch.inf)
+    iterations = torch.zeros_like(rho)
+    active = torch.ones_like(rho, dtype=torch.bool)
+    over = _clock.allowance(_MOST_OF_TIME)
+    for _ in range(max_iterations):
+        value, aux = problem.loss.evaluate(v)
+        slope = problem.loss.gradient(v, aux)
+        gradient = slope + lam + _batch.spread(rho, v) * (v - centre)
+        length = nu + rho
+        candidate = problem.on_signal.prox(v - gradient / _batch.spread(length, v), 1 / length)
+        move = candidate - v
+        rises = _rises(problem, candidate, value, slope, move, nu)
+        grown = torch.where(active & rises, torch.maximum(2 * nu, _LEAST * rho), nu)
+        accepted = active & ~rises
+        reached = length * _batch.norm(move)
+        scale = length * _batch.norm(candidate) + _batch.norm(lam)
+        residual = torch.where(accepted, _batch.ratio(reached, scale), residual)
+        q = torch.sqrt(rho / length)
+        uphill = _batch.dot(-move, candidate - w) > 0
+        momentum = torch.where(uphill, torch.zeros_like(q), (1 - q) / (1 + q))
+        ahead = candidate + _batch.spread(momentum, w) * (candidate - w)
+        take = _batch.spread(accepted, w)
+        w, v, nu = torch.where(take, candidate, w), torch.where(take, ahead, v), grown
+        iterations = iterations + active
+        active = active & ~(accepted & (residual <= tolerance))
+        if not bool(active.any()) or over():
+            break
+    return InnerSolution(w, residual, nu, iterations)
+
+
+def _rises(problem: Problem, candidate: Tensor, value: Tensor, slope: Tensor, move: Tensor, nu: Tensor) -> Tensor:
+    """Where ``L(candidate) > L(v) + <grad L(v), move> + nu/2 |move|^2``, up to rounding: nu is too small there.
+
+    Rounding w by eps changes L by about ``eps |grad L| |w| <= eps sqrt(2 nu L) |w|``, for least squares and alike: without
+    that part of the slack, short moves would fail by chance and nu double without end.
+    """
+    bound = value + _batch.dot(slope, move) + 0.5 * nu * _batch.square(move)
+    size = value.abs() + _batch.dot(slope.abs(), move.abs()) + (2 * nu * value.abs()).sqrt() * _batch.norm(candidate)
+    return problem.loss(candidate) > bound + 10 * torch.finfo(value.dtype).eps * size

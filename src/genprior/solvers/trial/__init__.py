@@ -9,19 +9,38 @@ continuation          how the ridge towards the prior fades                  ``R
 multipliers           how R enters the function, the dual and the penalty    ``Multipliers``, ``Subgradients``
 ====================  =====================================================  ==========================================
 
-``engine.py`` puts them together; ``methods.py`` holds the compositions that have names of their own.
+``engine.py`` puts them together; ``methods.py`` holds the compositions that have names of their own. Directions are in
+``secant.py`` and ``gauss_newton.py``, searches and continuations in ``globalisation.py``,
+multipliers in ``solvers/envelope.py``.
 """
 
 from genprior.solvers.damping import Damping, JacobianModel
+from genprior.solvers.envelope import Multipliers, SignalPart, Subgradients, Trial
 from genprior.solvers.quadratic import LatentTerm
-from genprior.solvers.trial.continuation import Continuation, EnergyChange, NoRidge, Ridge
-from genprior.solvers.trial.engine import DescentDirection, Direction, TrialMethod, TrialOutcome, Update
+from genprior.solvers.trial.engine import (
+    BasePoint,
+    DescentDirection,
+    Direction,
+    TrialMethod,
+    TrialOutcome,
+    TrialState,
+    Update,
+)
 from genprior.solvers.trial.gauss_newton import DampedGaussNewton
+from genprior.solvers.trial.globalisation import (
+    Armijo,
+    Continuation,
+    Decrease,
+    EnergyChange,
+    Judgement,
+    NoRidge,
+    Ridge,
+    Search,
+    SearchState,
+    WeakWolfe,
+)
 from genprior.solvers.trial.methods import LBFGS, LevenbergMarquardt, QuasiNewton
-from genprior.solvers.trial.multipliers import Multipliers, SignalPart, Subgradients
-from genprior.solvers.trial.searches import Armijo, Decrease, Judgement, Search, WeakWolfe
 from genprior.solvers.trial.secant import FirstHessian, NewestPair, Preconditioned, Secant
-from genprior.solvers.trial.state import BasePoint, SearchState, Trial, TrialState
 
 __all__ = [
     "LBFGS",

@@ -4,20 +4,69 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Generic, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from genprior import _batch
 from genprior.problem import Problem
-from genprior.solvers.base import Common, Evidence, Multiplier, Solver, Vjp
-from genprior.solvers.estimates import latent_residual, rounding_error, secant_of
+from genprior.solvers.base import Common, Evidence, Multiplier, Solver, State, Vjp
+from genprior.solvers.envelope import Multipliers, SignalPart, SplitState, Trial
+from genprior.solvers.estimates import rounding_error, secant_of
 from genprior.solvers.quadratic import LatentTerm
-from genprior.solvers.trial.continuation import Continuation, EnergyChange, NoRidge
-from genprior.solvers.trial.multipliers import Multipliers, SignalPart
-from genprior.solvers.trial.searches import Judgement, Search
-from genprior.solvers.trial.state import BasePoint, M, RidgeState, SearchState, SplitState, Trial, TrialState
+from genprior.solvers.trial.globalisation import (
+    Continuation,
+    EnergyChange,
+    Judgement,
+    NoRidge,
+    RidgeState,
+    Search,
+    SearchState,
+)
+
+M = TypeVar("M")
+"""The model of a direction: a tree of tensors."""
+
+
+@dataclass(frozen=True)
+class BasePoint:
+    """The last accepted point, with the function's values there."""
+
+    z: Tensor
+    """Flat, ``(B, s)``."""
+    x: Tensor
+    energy: Tensor
+    gradient: Tensor
+    """``DG(z)^T f``, flat: exact, or that of the direction's model."""
+    cotangent: Tensor
+    """``|f|``."""
+    primal_residual: Tensor
+    """``|w - G(z)|``."""
+
+    def where(self, accepted: Tensor, other: BasePoint) -> BasePoint:
+        """The other point for the items in ``accepted``."""
+        take = accepted[:, None]
+        return BasePoint(
+            torch.where(take, other.z, self.z),
+            torch.where(_batch.spread(accepted, self.x), other.x, self.x),
+            torch.where(accepted, other.energy, self.energy),
+            torch.where(take, other.gradient, self.gradient),
+            torch.where(accepted, other.cotangent, self.cotangent),
+            torch.where(accepted, other.primal_residual, self.primal_residual),
+        )
+
+
+@dataclass(frozen=True)
+class TrialState(State, Generic[M]):
+    """The last accepted point, the trial from it, and what each part of the method keeps. ``at`` is the trial point."""
+
+    trial: Trial
+    base: BasePoint
+    search: SearchState
+    model: M
+    ridge: RidgeState | None
+    split: SplitState | None
 
 
 class Update(NamedTuple, Generic[M]):
@@ -138,28 +187,28 @@ class TrialMethod(Solver[TrialState[M]], Generic[M]):
         """The start is both base and trial: the first step computes its gradient."""
         at = problem.generator.evaluate(z, graph=self.direction.uses_vjp)
         point = problem.evaluate(at.x, at.z)
-        initial = self.multipliers.start(problem, at.x, point)
-        value = initial.value
-        common = replace(Common.first(problem, at, point, initial.smoothness), rho=initial.rho, w=value.w)
-        trial = Trial.of(value, point.residual, point.loss)
+        split, rho = self.multipliers.start(problem, at.x, point)
+        trial, w, split = self.multipliers.evaluate(problem, at.x, point, split, rho, at.x)
+        smoothness, curvature = self.multipliers.curvatures(problem, at.x, point, rho)
+        common = replace(Common.first(problem, at, point, smoothness), rho=rho, w=w)
         flat, zero = _batch.flat(at.z), torch.zeros_like(point.loss)
-        base = BasePoint(flat, at.x, value.energy, torch.zeros_like(flat), zero, zero)
+        base = BasePoint(flat, at.x, trial.energy, torch.zeros_like(flat), zero, zero)
         return TrialState(
             common,
             trial=trial,
             base=base,
             search=SearchState.none(flat),
-            model=self.direction.start(problem, base, common, trial, initial.curvature),
-            ridge=self.continuation.start(problem, initial.curvature, value.energy),
-            split=initial.split,
+            model=self.direction.start(problem, base, common, trial, curvature),
+            ridge=self.continuation.start(problem, curvature, trial.energy),
+            split=split,
         )
 
     def step(self, problem: Problem, state: TrialState[M]) -> TrialState[M]:
         """Judge the trial; update the multipliers where that is due, and the model; then evaluate the next trial."""
         own = self._own(problem, state)
-        before, trial = own.added(state.base.energy, state.base.z), own.added(state.trial.energy, _batch.flat(state.z))
+        before, after = own.added(state.base.energy, state.base.z), own.added(state.trial.energy, _batch.flat(state.z))
         rounding = rounding_error(before.abs() + state.base.energy.abs(), state.base.cotangent, state.base.x)
-        decreased = self.search.decreased(state.search, before, trial, rounding) | (state.k == 0)
+        decreased = self.search.decreased(state.search, before, after, rounding) | (state.k == 0)
 
         s, moved = self._moved(problem, state, decreased)
         vjp = Vjp.of(s, s.trial.f) if self.direction.uses_vjp else None  # the one backward pass
@@ -167,7 +216,7 @@ class TrialMethod(Solver[TrialState[M]], Generic[M]):
         accepted = judgement.accepted
         base = s.base.where(accepted, self._as_base(s, vjp))
         update = self.direction.updated(
-            problem, s, base, TrialOutcome(accepted, moved, before - trial, vjp, self._jac_scale(s, vjp))
+            problem, s, base, TrialOutcome(accepted, moved, before - after, vjp, self._jac_scale(s, vjp))
         )
         base = replace(base, gradient=update.gradient)
 
@@ -184,16 +233,16 @@ class TrialMethod(Solver[TrialState[M]], Generic[M]):
         z = (base.z + search.length[:, None] * search.direction).reshape(s.z.shape)
         at = problem.generator.evaluate(z, graph=self.direction.uses_vjp)  # the one forward pass
         point = problem.evaluate(at.x, at.z)
-        value = self.multipliers.evaluate(problem, at.x, point, s.split, s.rho, s.w)
+        trial, w, split = self.multipliers.evaluate(problem, at.x, point, s.split, s.rho, s.w)
         _, secant = s.common.moved(at, problem.generator.spread)
         return TrialState(
-            s.common.next(at, point, torch.maximum(vjp.kappa, secant), evidence, w=value.w),
-            trial=Trial.of(value, point.residual, point.loss),
+            s.common.next(at, point, torch.maximum(vjp.kappa, secant), evidence, w=w),
+            trial=trial,
             base=base,
             search=search,
             model=descent.model,
             ridge=s.ridge,
-            split=None if s.split is None else replace(s.split, memory=value.memory),
+            split=split,
         )
 
     # -- the parts of a step -----------------------------------------------------------------------------------------
@@ -207,14 +256,8 @@ class TrialMethod(Solver[TrialState[M]], Generic[M]):
         moved = self.multipliers.updated(problem, s, accepted)
         if moved is None:
             return s, torch.zeros_like(accepted)
-        after = replace(
-            s,
-            common=replace(s.common, rho=moved.rho, w=moved.value.w),
-            trial=Trial.of(moved.value, s.trial.residual, s.trial.loss),
-            model=self.direction.scaled(s.model, moved.factor),
-            split=moved.split,
-        )
-        return after, moved.where
+        after, where, growth = moved
+        return replace(after, model=self.direction.scaled(s.model, growth)), where
 
     def _along(self, s: TrialState[M], own: LatentTerm, vjp: Vjp | None) -> Tensor | None:
         """The derivative along the direction at the trial point, where the search asks for it and H has one."""
@@ -278,16 +321,7 @@ class TrialMethod(Solver[TrialState[M]], Generic[M]):
 
     def residuals(self, problem: Problem, state: TrialState[M]) -> tuple[Tensor, Tensor]:
         """Primal residual and stationarity at the last base whose gradient is known."""
-        e, units = state.evidence, state.units
-        constraint = self.multipliers.constraint(problem, state)
-        curvature = units.smoothness if constraint is None else state.rho
-        in_z = _batch.ratio(latent_residual(problem, e.z, e.gradient, curvature, e.jac_scale), e.jac_scale)
-        if constraint is None:
-            slope = _batch.ratio(in_z, units.gradient(_batch.norm(state.base.x)) + e.cotangent)
-            return torch.zeros_like(slope), e.infinite_if_unknown(problem, slope)
-        unit = units.gradient(constraint.size) + constraint.cotangent
-        stationarity = _batch.ratio(in_z + constraint.error, unit)
-        return constraint.primal_residual, e.infinite_if_unknown(problem, stationarity)
+        return self.multipliers.residuals(problem, state)
 
     def plan(self, problem: Problem) -> str:
         """In words: the parts by name."""

@@ -12,10 +12,10 @@ from genprior.problem import Problem
 from genprior.solvers import envelope
 from genprior.solvers.base import Common
 from genprior.solvers.damping import Damping, JacobianModel, affords_jacobian
+from genprior.solvers.envelope import Trial
 from genprior.solvers.estimates import vjp_ratio
 from genprior.solvers.quadratic import LatentTerm
-from genprior.solvers.trial.engine import DescentDirection, Direction, TrialOutcome, Update
-from genprior.solvers.trial.state import BasePoint, Trial, TrialState
+from genprior.solvers.trial.engine import BasePoint, DescentDirection, Direction, TrialOutcome, TrialState, Update
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from genprior.problem import Problem
 from genprior.solvers import envelope
 from genprior.solvers.base import Choice
 from genprior.solvers.damping import Damping
-from genprior.solvers.trial.continuation import Ridge
+from genprior.solvers.envelope import Multipliers, Subgradients
+from genprior.solvers.quadratic import SecantModel
 from genprior.solvers.trial.engine import TrialMethod
 from genprior.solvers.trial.gauss_newton import DampedGaussNewton, DampedState
-from genprior.solvers.trial.multipliers import Multipliers, Subgradients
-from genprior.solvers.trial.searches import Armijo, Decrease, WeakWolfe
-from genprior.solvers.trial.secant import NewestPair, Secant, SecantState
+from genprior.solvers.trial.globalisation import Armijo, Decrease, Ridge, WeakWolfe
+from genprior.solvers.trial.secant import NewestPair, Secant
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class QuasiNewton(Choice):
         if self.refresh is not None:
             _validate.whole("refresh", self.refresh)
 
-    def solver(self, problem: Problem) -> TrialMethod[SecantState]:
+    def solver(self, problem: Problem) -> TrialMethod[SecantModel]:
         """The composition."""
         return TrialMethod(
             Secant(self.memory, refresh=self.refresh),
@@ -121,7 +121,7 @@ class LBFGS(Choice):
         _validate.whole("memory", self.memory)
         WeakWolfe(self.c1, self.c2, self.max_trials)
 
-    def solver(self, problem: Problem) -> TrialMethod[SecantState]:
+    def solver(self, problem: Problem) -> TrialMethod[SecantModel]:
         """The composition."""
         direction = Secant(self.memory, first=NewestPair(), clear=None)
         return TrialMethod(direction, WeakWolfe(self.c1, self.c2, self.max_trials), Subgradients())

@@ -10,30 +10,15 @@ import torch
 from torch import Tensor
 
 from genprior import _batch, _validate
-from genprior.generators.jacobian import OnlyGradients
+from genprior.generators.derivatives import OnlyGradients
 from genprior.problem import Problem
 from genprior.solvers import envelope
 from genprior.solvers.base import Common
 from genprior.solvers.damping import affords_jacobian
+from genprior.solvers.envelope import Trial
 from genprior.solvers.estimates import is_long, lipschitz
-from genprior.solvers.quadratic import LatentTerm, proximal_direction
-from genprior.solvers.trial.engine import DescentDirection, Direction, TrialOutcome, Update
-from genprior.solvers.trial.pairs import SecantModel
-from genprior.solvers.trial.state import BasePoint, Trial, TrialState
-
-
-@dataclass(frozen=True)
-class SecantState:
-    """The pairs, and the first Hessian that they correct."""
-
-    pairs: SecantModel
-    """In the coordinates of the basis."""
-    basis: Tensor | None
-    """Eigenvectors of the first Hessian in columns, ``(B, s, s)``, where items have one each; None: all share one."""
-    curvature: Tensor
-    """Scale of the first Hessian: that of the function of the signal."""
-    accepted: Tensor
-    """Accepted steps."""
+from genprior.solvers.quadratic import LatentTerm, SecantModel, proximal_direction
+from genprior.solvers.trial.engine import BasePoint, DescentDirection, Direction, TrialOutcome, TrialState, Update
 
 
 class FirstHessian(ABC):
@@ -44,7 +29,7 @@ class FirstHessian(ABC):
         """Per item, ``(B, s)`` or ``(B, 1)``, for a function of the signal of this curvature."""
 
     @abstractmethod
-    def scaled(self, pairs: SecantModel) -> Tensor:
+    def scaled(self, model: SecantModel) -> Tensor:
         """The eigenvalues, scaled as the pairs suggest."""
 
     def basis(self, problem: Problem) -> Tensor | None:
@@ -83,15 +68,15 @@ class Preconditioned(FirstHessian):
         """The eigenvectors of the preconditioner."""
         return problem.generator.preconditioner().vectors
 
-    def scaled(self, pairs: SecantModel) -> Tensor:
+    def scaled(self, model: SecantModel) -> Tensor:
         """``t first``."""
-        steps, changes = pairs.pairs()
-        measured, predicted = torch.linalg.vecdot(steps, changes), steps.square() @ pairs.first[:, :, None]
+        steps, changes = model.pairs()
+        measured, predicted = torch.linalg.vecdot(steps, changes), steps.square() @ model.first[:, :, None]
         held = predicted[:, :, 0] > 0
         factor = torch.where(held, measured / torch.where(held, predicted[:, :, 0], 1.0), 1.0)
         total = factor.clamp_min(torch.finfo(factor.dtype).tiny).log().sum(dim=1)
         scale = (total / (held.sum(dim=1).to(total) + self.doubt)).exp().clamp(self.least_scale, 1.0)
-        return scale[:, None] * pairs.first
+        return scale[:, None] * model.first
 
 
 @dataclass(frozen=True)
@@ -107,17 +92,17 @@ class NewestPair(FirstHessian):
         """All equal."""
         return curvature[:, None]
 
-    def scaled(self, pairs: SecantModel) -> Tensor:
+    def scaled(self, model: SecantModel) -> Tensor:
         """From the newest pair."""
-        s, y = pairs.steps[:, -1], pairs.changes[:, -1]
+        s, y = model.steps[:, -1], model.changes[:, -1]
         along, across = _batch.above_zero(_batch.norm(s)), _batch.above_zero(_batch.norm(y))
         cosine = _batch.dot(s / along[:, None], y / across[:, None])  # squares of gradients may underflow
         measured = across / along / torch.where(cosine > 0, cosine, 1.0)
-        return torch.where((pairs.count == 0)[:, None], pairs.first, measured[:, None])
+        return torch.where((model.count == 0)[:, None], model.first, measured[:, None])
 
 
 @dataclass(frozen=True)
-class Secant(Direction[SecantState]):
+class Secant(Direction[SecantModel]):
     """``d = -B^-1 grad phi``, where B comes from BFGS updates of a first Hessian.
 
     Updates concern ``e(G(z))`` alone; the curvature of the ridge and of a quadratic H is known, and added. Where H is neither
@@ -161,19 +146,18 @@ class Secant(Direction[SecantState]):
         _validate.number("refresh_share", self.refresh_share, least=0)
         _validate.number("shortest", self.shortest, above=0)
 
-    def start(self, problem: Problem, base: BasePoint, common: Common, trial: Trial, curvature: Tensor) -> SecantState:
+    def start(self, problem: Problem, base: BasePoint, common: Common, trial: Trial, curvature: Tensor) -> SecantModel:
         """No pair yet."""
         items, size = base.z.shape
         shared = self.first.basis(problem)
         own = None if self.refresh is None or shared is None else shared.expand(items, size, size)
-        pairs = SecantModel.fresh(self.first.eigenvalues(problem, curvature), self.memory, size)
-        return SecantState(pairs, own, curvature, torch.zeros_like(curvature))
+        return SecantModel.fresh(self.first.eigenvalues(problem, curvature), self.memory, size, own, curvature)
 
     # -- updates -----------------------------------------------------------------------------------------------------
 
     def updated(
-        self, problem: Problem, s: TrialState[SecantState], base: BasePoint, outcome: TrialOutcome
-    ) -> Update[SecantState]:
+        self, problem: Problem, s: TrialState[SecantModel], base: BasePoint, outcome: TrialOutcome
+    ) -> Update[SecantModel]:
         """The trial updates the model: an accepted one always, a rejected one where its curvature is clearly positive."""
         vjp, model = outcome.vjp, s.model
         assert vjp is not None, "this direction uses gradients"
@@ -184,10 +168,10 @@ class Secant(Direction[SecantState]):
         )
         unit = _batch.norm(step).clamp_min(torch.finfo(step.dtype).tiny)[:, None]
         into = self._to_eigenbasis(problem, model)
-        pairs, changed = model.pairs.updated(informative, into(step / unit), into(change / unit))
+        model, changed = model.updated(informative, into(step / unit), into(change / unit))
         if isinstance(self.first, NewestPair):
-            pairs = replace(pairs, first=lipschitz(s.units.smoothness, vjp.kappa)[:, None])
-        model = replace(model, pairs=pairs, accepted=model.accepted + outcome.accepted)
+            model = replace(model, first=lipschitz(s.units.smoothness, vjp.kappa)[:, None])
+        model = replace(model, accepted=model.accepted + outcome.accepted)
         model = self._renewed(problem, model, base, outcome.accepted, s)
         return Update(model, base.gradient, outcome.accepted, outcome.jac_scale, changed)
 
@@ -197,8 +181,8 @@ class Secant(Direction[SecantState]):
         return accepted | (_batch.dot(step, change) > self.clear * _batch.norm(step) * _batch.norm(change))
 
     def _renewed(
-        self, problem: Problem, model: SecantState, base: BasePoint, accepted: Tensor, s: TrialState[SecantState]
-    ) -> SecantState:
+        self, problem: Problem, model: SecantModel, base: BasePoint, accepted: Tensor, s: TrialState[SecantModel]
+    ) -> SecantModel:
         """The Gauss-Newton matrix at the base, where it is due."""
         if self.refresh is None or model.basis is None:
             return model
@@ -213,57 +197,45 @@ class Secant(Direction[SecantState]):
             return model  # BFGS continues without
         return self.replaced(model, index, matrices)
 
-    def replaced(self, model: SecantState, index: Tensor, matrices: Tensor) -> SecantState:
+    def replaced(self, model: SecantModel, index: Tensor, matrices: Tensor) -> SecantModel:
         """Other first Hessians, without pairs, for the items in ``index``.
 
         Items with a matrix that is not finite, or has underflowed, keep theirs.
         """
         assert isinstance(self.first, Preconditioned), "checked in the constructor"
-        assert model.basis is not None, "one basis per item where Gauss-Newton matrices replace it"
         precision = torch.finfo(matrices.dtype)
         clear = matrices.diagonal(dim1=1, dim2=2).amax(dim=1) > precision.tiny / precision.eps
         whole = clear & torch.isfinite(matrices).flatten(1).all(dim=1)
         index, matrices = index[whole], matrices[whole]
         values, vectors = torch.linalg.eigh(matrices.cpu().double())  # small, and not every device has float64
         values = (values.clamp_min(0) + self.first.floor * values[:, -1:]).clamp_min(precision.tiny)
-        pairs = model.pairs
-        none = pairs.steps.new_zeros(len(index), *pairs.steps.shape[1:])
-        return replace(
-            model,
-            basis=model.basis.index_copy(0, index, vectors.to(model.basis)),
-            pairs=SecantModel(
-                pairs.first.index_copy(0, index, values.to(pairs.first)),
-                pairs.steps.index_copy(0, index, none),
-                pairs.changes.index_copy(0, index, none),
-                pairs.count.index_fill(0, index, 0.0),
-            ),
-        )
+        return model.replaced(index, values.to(model.first), vectors.to(model.first))
 
-    def scaled(self, model: SecantState, factor: Tensor) -> SecantState:
-        """Pairs and first Hessian of ``factor`` times the function."""
-        return replace(model, pairs=model.pairs.scaled(factor), curvature=model.curvature * factor)
+    def scaled(self, model: SecantModel, factor: Tensor) -> SecantModel:
+        """That of ``factor`` times the function."""
+        return model.scaled(factor)
 
-    def restarted(self, problem: Problem, model: SecantState, lost: Tensor, s: TrialState[SecantState]) -> SecantState:
+    def restarted(self, problem: Problem, model: SecantModel, lost: Tensor, s: TrialState[SecantModel]) -> SecantModel:
         """Back to the first Hessian in the shared basis, divided by the last step length of the failed search."""
         if isinstance(self.first, NewestPair):
-            return replace(model, pairs=model.pairs.restarted(lost, model.pairs.first))
+            return model.restarted(lost, model.first)
         first = self.first.eigenvalues(problem, model.curvature / s.search.length.clamp_min(self.shortest))
         basis, shared = model.basis, self.first.basis(problem)
         if basis is not None and shared is not None:
             basis = torch.where(lost[:, None, None], shared, basis)
-        return replace(model, pairs=model.pairs.restarted(lost, first), basis=basis)
+        return replace(model.restarted(lost, first), basis=basis)
 
     # -- use ---------------------------------------------------------------------------------------------------------
 
     def descent(
-        self, problem: Problem, model: SecantState, base: BasePoint, own: LatentTerm, scale: Tensor
-    ) -> DescentDirection[SecantState]:
+        self, problem: Problem, model: SecantModel, base: BasePoint, own: LatentTerm, scale: Tensor
+    ) -> DescentDirection[SecantModel]:
         """The minimiser of the quadratic model at the base, and the change that its linear part and H predict."""
-        pairs, into, out = model.pairs, self._to_eigenbasis(problem, model), self._from_eigenbasis(problem, model)
-        first, known = self.first.scaled(pairs), own.curvature(base.energy)
+        into, out = self._to_eigenbasis(problem, model), self._from_eigenbasis(problem, model)
+        first, known = self.first.scaled(model), own.curvature(base.energy)
         gradient = base.gradient + own.gradient(base.z)
         inside = into(gradient)
-        newton = out(pairs.newton(inside, known, first))
+        newton = out(model.newton(inside, known, first))
         slope = _batch.dot(gradient, newton)
         if not bool((slope < 0).all()):  # also where the model is lost in rounding
             plain = -out(inside / (first + known[:, None]))
@@ -271,18 +243,18 @@ class Secant(Direction[SecantState]):
             slope = _batch.dot(gradient, newton)
         if own.is_quadratic:
             return DescentDirection(model, newton, slope)
-        times = pairs.hessian(known, first)
+        times = model.hessian(known, first)
         direction = proximal_direction(lambda v: out(times(into(v))), gradient, base.z, newton, own.term, own.shape)
         return DescentDirection(model, direction, _batch.dot(gradient, direction) + own.change(base.z, direction))
 
-    def _to_eigenbasis(self, problem: Problem, model: SecantState) -> Callable[[Tensor], Tensor]:
+    def _to_eigenbasis(self, problem: Problem, model: SecantModel) -> Callable[[Tensor], Tensor]:
         """The map to the coordinates of the first Hessian's eigenvectors."""
         own, shared = model.basis, self.first.basis(problem)
         if own is not None:
             return lambda v: (v[:, None] @ own)[:, 0]
         return (lambda v: v) if shared is None else (lambda v: v @ shared)
 
-    def _from_eigenbasis(self, problem: Problem, model: SecantState) -> Callable[[Tensor], Tensor]:
+    def _from_eigenbasis(self, problem: Problem, model: SecantModel) -> Callable[[Tensor], Tensor]:
         """The map back to latent coordinates."""
         own, shared = model.basis, self.first.basis(problem)
         if own is not None:

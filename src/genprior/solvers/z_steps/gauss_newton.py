@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from genprior import _batch, _validate
-from genprior.generators.jacobian import Linearised
-from genprior.operators.conjugate_gradient import conjugate_gradient
+from genprior.generators.derivatives import Linearised
+from genprior.operators.krylov import conjugate_gradient
 from genprior.problem import Problem
 from genprior.solvers.base import State, Vjp
 from genprior.solvers.damping import Damping, JacobianModel, affords_jacobian, gain_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from genprior.operators.lanczos import SAFETY, largest_eigenvalue
+from genprior.operators.krylov import SAFETY, largest_eigenvalue
 
 EPS = torch.finfo(torch.float64).eps
 SLACK = 1e-9

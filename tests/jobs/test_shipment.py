@@ -1,0 +1,85 @@
+"""Workers on other machines get the files of the generator and the operator."""
+
+import pickle
+import textwrap
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from genprior.engines import EngineError
+from genprior.jobs.settings import Source
+from genprior.jobs.shipment import Shipment
+from genprior.models.foreign import source_digest
+from genprior.operators.parse import parse_operator
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch):
+    """A user's model with a module beside it, weights, and a mask; the working folder."""
+    (tmp_path / "layers.py").write_text("from torch import nn\n\ndef body():\n    return nn.Linear(3, 16)\n")
+    code = """
+        from torch import nn
+        from layers import body
+
+        def build():
+            return nn.Sequential(body(), nn.Unflatten(1, (1, 4, 4)))
+    """
+    (tmp_path / "my_model.py").write_text(textwrap.dedent(code))
+    save_file({"0.weight": torch.ones(16, 3), "0.bias": torch.arange(16.0)}, tmp_path / "weights.safetensors")
+    np.save(tmp_path / "known.npy", np.eye(4, dtype=np.float32))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+SOURCE = Source(generator="my_model.py:build", weights="weights.safetensors", latent_shape=(3,), signal_range="keep")
+OPERATOR = "mask:known.npy"
+
+
+def opened(source, operator):
+    generator = source.open().generator
+    return source_digest(source.generator, source.weights, generator), parse_operator(operator, generator.signal_shape)
+
+
+def sent(whole=True):
+    digest, operator = opened(SOURCE, OPERATOR)
+    return digest, operator, pickle.dumps(Shipment.of(SOURCE, OPERATOR, whole=whole))
+
+
+def test_what_a_worker_does_not_see_is_unpacked_and_opens_the_same(model, tmp_path_factory, monkeypatch):
+    digest, operator, content = sent()
+    for file in model.iterdir():
+        if file.is_file():
+            file.unlink()
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    source, text = pickle.loads(content).arrive()
+    assert source.generator != SOURCE.generator
+    found, there = opened(source, text)
+    assert found == digest
+    x = torch.rand(2, 1, 4, 4)
+    assert torch.equal(there(x), operator(x))
+
+
+def test_what_a_worker_sees_is_used_where_it_is(model):
+    source, text = pickle.loads(sent(whole=False)[2]).arrive()
+    assert source.generator == f"{model / 'my_model.py'}:build"
+    assert str(model / "known.npy") in text
+    opened(source, text)
+
+
+def test_another_version_of_a_file_is_not_used(model):
+    digest, _, content = sent()
+    save_file({"0.weight": torch.zeros(16, 3), "0.bias": torch.zeros(16)}, model / "weights.safetensors")
+    assert opened(*pickle.loads(content).arrive())[0] == digest
+
+
+def test_without_contents_a_worker_that_sees_nothing_says_so(model):
+    content = sent(whole=False)[2]
+    (model / "layers.py").unlink()
+    with pytest.raises(EngineError, match=r"does not see .*same path"):
+        pickle.loads(content).arrive()
+
+
+def test_bundled_generators_need_no_files():
+    assert Shipment.of(Source(), "downsample:2", whole=True).files == ()
