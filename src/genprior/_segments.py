@@ -89,6 +89,7 @@ class Log:
         self._places = array("q")
         self._count = 0
         self._torn = False
+        """Whether the last segment may hold more than ``_end`` bytes, which do not count."""
         paths = sorted((path for path in folder.glob("records-*.log") if _named(path)), key=_number_of)
         for path in paths:
             self._open(path, path == paths[-1])
@@ -159,19 +160,18 @@ class Log:
             try:
                 if self._torn:
                     _shorten(file, start)
-                    self._torn = False
+                self._torn = True
                 file.seek(start)
                 _write_all(file, content)
                 os.fsync(file.fileno())
                 if start == 0:
                     sync_folders([self.folder])
             except BaseException:
-                self._torn = True
                 with suppress(OSError):  # then it is done before the next record
                     _shorten(file, start)
                     self._torn = False
                 raise
-        self._end = start + len(content)
+        self._end, self._torn = start + len(content), False
         return self._number << _OFFSET | start
 
     def _put(self, number: int, place: int) -> None:

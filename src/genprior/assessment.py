@@ -7,11 +7,11 @@ in memory, a job on disk and the web page agree.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from genprior._quantiles import Quantiles
 from genprior.status import Status
 
 _LOST = 2.5
@@ -89,14 +89,17 @@ class ResidualSummary:
     @classmethod
     def of(cls, residuals: Iterable[float | None]) -> ResidualSummary:
         """Of those that are known."""
-        known = [r for r in residuals if r is not None and math.isfinite(r)]
-        if not known:
-            return cls(0, math.nan, math.nan)
-        median = statistics.median(known)
-        logs = [math.log(max(r, 1e-300)) for r in known]
-        middle = statistics.median(logs)
-        spread = 1.4826 * statistics.median(abs(x - middle) for x in logs)
-        return cls(len(known), median, spread, sorted(known)[len(known) // 4])
+        known = Quantiles()
+        for residual in residuals:
+            if residual is not None and math.isfinite(residual):
+                known.add(residual)
+        return cls.of_quantiles(known)
+
+    @classmethod
+    def of_quantiles(cls, known: Quantiles) -> ResidualSummary:
+        """Of residuals that were counted one by one."""
+        good = known.ranked(len(known) // 4) if known else math.nan
+        return cls(len(known), known.median(), known.log_spread(), good)
 
 
 @dataclass(frozen=True)

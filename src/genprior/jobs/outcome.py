@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from genprior._quantiles import Quantiles
 from genprior.assessment import Concern, ResidualSummary
 from genprior.jobs.records import WITHOUT_RESULT
 from genprior.status import Status
@@ -19,15 +19,15 @@ _OF_A_BATCH = ("seconds", "forwards", "backwards")
 
 @dataclass
 class Outcome:
-    """The numbers of a job, without its items: those are in ``result.json``."""
+    """The numbers of a job in constant memory, without its items: those are in ``result.json``."""
 
     total: int
     result: Path
     report: Path
     counts: Counter[str] = field(default_factory=Counter)
     """How many items ended with each status."""
-    residuals: list[float] = field(default_factory=list)
-    errors: list[float] = field(default_factory=list)
+    residuals: Quantiles = field(default_factory=Quantiles)
+    errors: Quantiles = field(default_factory=Quantiles)
     attention: Counter[str] = field(default_factory=Counter)
     """How many items need attention, and why."""
     outside: int = 0
@@ -47,7 +47,7 @@ class Outcome:
     @property
     def company(self) -> ResidualSummary:
         """The statistics that items are compared with."""
-        return ResidualSummary.of(self.residuals)
+        return ResidualSummary.of_quantiles(self.residuals)
 
     @property
     def counted(self) -> int:
@@ -89,15 +89,17 @@ class Outcome:
                 continue
             self.outside += (item["reach"] or 0.0) > 1
             if item["residual"] is not None:
-                self.residuals.append(item["residual"])
+                self.residuals.add(item["residual"])
             if item.get("error") is not None:
-                self.errors.append(item["error"])
+                self.errors.add(item["error"])
 
     def judge(self, item: dict[str, Any]) -> None:
         """Count an assessed item."""
         if item["attention"] is not None:
             self.attention[item["attention"]] += 1
-        if item["status"] not in WITHOUT_RESULT:
+        if item["status"] in WITHOUT_RESULT:
+            return
+        if len(self.first) < _WORST or _badness(item) > _badness(self.first[-1]):
             self.first = sorted([*self.first, item], key=_badness, reverse=True)[:_WORST]
 
     def numbers(self) -> dict[str, Any]:
@@ -127,5 +129,5 @@ def _badness(item: dict[str, Any]) -> tuple[int, float]:
     return grave, -1.0 if item["residual"] is None else float(item["residual"])
 
 
-def _median(values: list[float]) -> float | None:
-    return statistics.median(values) if values else None
+def _median(values: Quantiles) -> float | None:
+    return values.median() if values else None

@@ -27,14 +27,15 @@ def write_result(job: Recovery, ledger: Ledger, total: int, notes: tuple[str, ..
         raise ValueError(
             f"{job.out} has records of {outcome.counted} of {total} items: the same command does the others again"
         )
-    for item in _assessed_items(ledger, outcome.company, words):
+    company = outcome.company
+    for item in _assessed_items(ledger, company, words):
         outcome.judge(item)
-    write_atomically(outcome.result, lambda path: _write(path, job, ledger, outcome, words))
+    write_atomically(outcome.result, lambda path: _write(path, job, outcome, _assessed_items(ledger, company, words)))
     write_recovery_page(job, ledger, outcome)
     return outcome
 
 
-def _write(path: Path, job: Recovery, ledger: Ledger, outcome: Outcome, words: Words) -> None:
+def _write(path: Path, job: Recovery, outcome: Outcome, items: Iterator[dict[str, Any]]) -> None:
     head = {
         "genprior": version("genprior"),
         "asked": job.asked(),
@@ -43,7 +44,7 @@ def _write(path: Path, job: Recovery, ledger: Ledger, outcome: Outcome, words: W
     }
     with path.open("w", encoding="utf-8") as file:
         file.write(json.dumps(head, indent=2, allow_nan=False).removesuffix("\n}") + ',\n  "items": [\n')
-        _write_items(file, _assessed_items(ledger, outcome.company, words))
+        _write_items(file, items)
         file.write("\n  ]\n}\n")
 
 
