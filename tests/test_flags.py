@@ -58,9 +58,9 @@ def test_arguments_become_flags(said, read):
 
 def test_the_options_of_the_command_and_of_the_job_are_the_same():
     """But for those that say how it speaks and who works, and the generator, which is one value in the library."""
-    command = {field.name for field in fields(Recover)} - {"json"} - {field.name for field in fields(Workers)} | {
-        "device"
-    }
+    command = {field.name for field in fields(Recover)} - {"json", "shard", "dry_run"} - {
+        field.name for field in fields(Workers)
+    } | {"device"}
     source = {"generator", "weights", "latent_shape", "range", "label", "labels"}
     assert command - source == {field.name for field in fields(Recovery)} - {"source", "pictures"}
 

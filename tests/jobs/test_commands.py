@@ -93,7 +93,7 @@ def test_every_option_arrives(tmp_path, monkeypatch):
         "solver": "adam", "restarts": 3, "time": 9.0, "steps": 11, "patience": 8, "batch_size": 5, "seed": 6, "device": "cpu",
         "resize": True, "skip": True,
     }  # fmt: skip
-    asked = set(re.findall(r"--([a-z-]+)", words)) | {"labels", "inputs"}
+    asked = set(re.findall(r"--([a-z-]+)", words)) | {"labels", "inputs", "shard", "dry-run"}
     assert {field.name.replace("_", "-") for field in dataclasses.fields(Recover)} == asked
 
 
@@ -382,3 +382,21 @@ def test_no_traceback_reaches_a_person(tmp_path, capfd, monkeypatch, problem):
     monkeypatch.setenv("GENPRIOR_DEBUG", "1")
     assert ends(["denoise", "a.png", "--out", tmp_path / "out"]) == 1
     assert "Traceback" in capfd.readouterr().err
+
+
+def test_shards_and_a_dry_run_as_typed(digits, tmp_path, capsys):
+    out = tmp_path / "o"
+    words = f"recover {digits} --operator downsample:2 --simulate --steps 3 --batch-size 1 --out {out}"
+    assert ends([*words.split(), "--dry-run"]) == 0
+    shown = flat(capsys.readouterr().out)
+    assert "would solve: 2 items in 2 batches" in shown and "written: nothing" in shown and not out.exists()
+    for shard in ("1/2", "2/2"):
+        assert ends([*words.split(), "--shard", shard]) == 0
+    assert f"shard 2/2: 1 of 2 items, in 0.0 s next: when all shards are solved, genprior gather {out}" in flat(
+        capsys.readouterr().out
+    ).replace("in 0.1 s", "in 0.0 s")
+    assert ends(["gather", out]) == 0
+    assert "solved by: 2 shards" in capsys.readouterr().out
+    assert ends([*words.split(), "--shard", "3/2"]) == 1
+    assert "--shard must be a number from 1 to the number of shards" in capsys.readouterr().err
+    assert ends([*words.split(), "--shard", "1/2", "--dry-run"]) == 1

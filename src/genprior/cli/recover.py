@@ -248,5 +248,5 @@ def _say(outcome: Outcome, out: Path) -> None:
         *([("plan", outcome.plan)] if outcome.plan else []),
     ]
     lines += [("note", note) for note in outcome.notes]
-    lines += [("files", str(out / "recovered")), ("report", str(outcome.report))]
+    lines += [("files", str(out / "recovered")), ("report", str(out / outcome.report.name))]
     print_lines(lines)

@@ -117,7 +117,7 @@ class Outcome:
             "forwards": self.forwards,
             "backwards": self.backwards,
             "plan": self.plan,
-            "run": self.run,
+            "run": self.run | {"items_per_second": self.counted / elapsed if (elapsed := self.run["elapsed"]) else 0.0},
             "notes": list(self.notes),
         }
 

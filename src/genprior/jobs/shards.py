@@ -14,7 +14,7 @@ import numpy as np
 from genprior._files import remove_unfinished, write_text
 from genprior._segments import Log
 from genprior.assessment import JOB, Words
-from genprior.engines import Answers, Batches, Engine, EngineError
+from genprior.engines import Answers, Batches, Crew, Engine, EngineError
 from genprior.jobs.course import Course, Progress
 from genprior.jobs.ledger import alone, asked_of, claimed
 from genprior.jobs.outcome import Outcome
@@ -98,8 +98,7 @@ def recover_shard(
             lambda reached, whole, note: on_progress(reached - others, whole - others, note),
         )
         for number, batch in driver.solved(Plan(done, elapsed), course):
-            run = course.facts() | batch.run | {"engine": f"shard {shard}: {course.crew.engine}"}
-            log.append(number, batch.with_run(run).stored())
+            log.append(number, batch.with_run(batch.run | {"elapsed": course.elapsed}).stored())
         return Part(total - others, total, course.elapsed)
 
 
@@ -129,6 +128,7 @@ class _Gathered(Engine):
         """In order; raises where a batch is missing, before anything is taken."""
         owner = claimed(self.out, self.asked)
         logs = {folder.name: Log(folder, owner) for folder in sorted((self.out / _FOLDER).iterdir()) if folder.is_dir()}
+        batches.watch(Crew(f"{len(logs)} shards", len(logs)))
         wanted = list(batches.numbers)
         place = {number: name for name, log in logs.items() for number in log.numbers()}
         missing = [number for number in wanted if number not in place]
