@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 class Common(Machine, Prior):
     """Options of both commands."""
 
-    inputs: Annotated[tuple[Path, ...], tyro.conf.Positional, INPUT]
+    inputs: Annotated[tuple[str, ...], tyro.conf.Positional, INPUT]
     """Images (.png, .jpg, ...), arrays (.npy, .npz, .safetensors, .h5; one array of a file: scans.npz:images), shards of
-    WebDataset (.tar), or folders."""
+    WebDataset (.tar), or folders; also by URL: https://, s3://, gs://, with ranges, shard-{000000..000099}.tar."""
     out: Path
     """Folder for recovered/, result.json and report.html. The same command with the same folder resumes the job."""
     labels: Path | None = None
@@ -73,8 +73,7 @@ class Common(Machine, Prior):
         self.settle()
         own = {field.name for field in fields(self)} - {"inputs"}
         shared = {field.name: getattr(self, field.name) for field in fields(Recovery) if field.name in own}
-        inputs = tuple(str(path) for path in self.inputs)
-        return Recovery(inputs=inputs, source=self.source(self.labels), **shared | {"operator": operator})
+        return Recovery(inputs=self.inputs, source=self.source(self.labels), **shared | {"operator": operator})
 
     def carry_out(self, operator: str) -> None:
         """Run the job, show its progress, print a summary."""

@@ -128,7 +128,7 @@ def _refuse_compressed(file: IO[bytes], path: Path) -> None:
             raise Unreadable(compressed(path, name))
 
 
-def compressed(path: Path, name: str) -> str:
+def compressed(path: str | Path, name: str) -> str:
     """Why a compressed archive is not read."""
     return (
         f"{path} is compressed ({name}), so that no member can be read without all that are before it: decompress it "
