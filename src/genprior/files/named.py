@@ -15,6 +15,8 @@ from genprior.files.shards import ENDINGS as SHARD_ENDINGS
 from genprior.files.tars import compressed
 
 _READ = (*WRITTEN_AS, *ARRAY_ENDINGS, *SHARD_ENDINGS)
+_ZARR = ".zarr"
+_ZARR_HEADS = ("zarr.json", ".zarray", ".zgroup")
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
@@ -70,6 +72,8 @@ def find_files(inputs: Sequence[str | Path], without: Path | None) -> Iterator[N
             _add(found, Named(Path(name), name, None if key is None else (key,), url))
             continue
         path, key = split_key(Path(text))
+        if path.is_dir() and _is_zarr(path):
+            raise Unreadable(_zarr(str(path)))
         if path.is_dir():
             found.append(_inside(path, "" if len(given) == 1 else f"{path.resolve().name}/", without))
             continue
@@ -140,10 +144,24 @@ def _check_ending(name: str, shown: str, key: str | None) -> None:
     ending = os.path.splitext(name)[1].lower()
     if name.lower().endswith(_COMPRESSED):
         raise Unreadable(compressed(shown, ending[1:]))
+    if ending == _ZARR:
+        raise Unreadable(_zarr(shown))
     if ending not in _READ:
         raise ValueError(f"{shown} has an unknown type: give {_endings()}")
     if key is not None and ending in WRITTEN_AS:
         raise ValueError(f"{shown} is an image, which has no named arrays: leave out :{key}")
+
+
+def _is_zarr(path: Path) -> bool:
+    return path.suffix.lower() == _ZARR or any((path / name).is_file() for name in _ZARR_HEADS)
+
+
+def _zarr(shown: str) -> str:
+    """Why Zarr is not read: a store chooses the codecs that unpack it, pickle among them, and may unpack without bound."""
+    return (
+        f"{shown} is a Zarr store, which is not read: save its array as one .npy file, which is read a few rows at a time, "
+        "for example block by block into numpy.lib.format.open_memmap('stack.npy', 'w+', array.dtype, array.shape)"
+    )
 
 
 def _add(found: list[Named | _Folder], new: Named) -> None:
