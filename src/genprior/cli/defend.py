@@ -33,7 +33,8 @@ class Defend(Machine, Prior):
     """
 
     inputs: Annotated[tuple[str, ...], tyro.conf.Positional, INPUT]
-    """Images (.png, .jpg, ...), arrays (.npy, .npz, .safetensors, .h5), or folders of them."""
+    """Images (.png, .jpg, ...), arrays (.npy, .npz, .safetensors, .h5), shards of WebDataset (.tar), or folders of them;
+    also by URL."""
     out: Path
     """Folder for defended/, result.json and report.html."""
     classifier: str = "mnist"

@@ -74,7 +74,10 @@ class Items:
         return found
 
     def missing(self, start: int, stop: int) -> list[Path]:
-        """The files of these items that this process cannot read, or that have another version here."""
+        """The files of these items that this process cannot read, or that have another version here.
+
+        Files behind URLs are fetched.
+        """
         numbers = range(self.part_of(start), self.part_of(min(stop, len(self)) - 1) + 1) if start < stop else range(0)
         seen = {part.place: part for number in numbers if (part := self.parts[number]).version is not None}
         return [part.path for part in seen.values() if not part.is_here()]
