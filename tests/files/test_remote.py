@@ -267,7 +267,8 @@ FAULTS = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_what_goes_wrong_is_said_without_the_token(site, name, monkeypatch, cache):
-    monkeypatch.setattr(remote, "ANSWER", 0.2)
+    if name == "slow.npy":  # the others may take what a busy machine takes
+        monkeypatch.setattr(remote, "ANSWER", 0.2)
     site.files["/cut.npy"] = npy(VALUES[0])
     error, message = FAULTS[name]
     with pytest.raises(error, match=message.replace("HOST", site.url[7:])) as caught:
