@@ -148,3 +148,15 @@ def test_a_folder_is_read_by_name_whatever_the_file_system_says(tmp_path, monkey
     monkeypatch.setattr(Path, "rglob", lambda self, pattern: sorted(listed(self, pattern), reverse=True))
     items = open_items([tmp_path], Expected(SHAPE))
     assert [item.name for item in items.read(0, 9)] == sorted(names)
+
+
+@pytest.mark.parametrize("name", ["a.zarr", "zarr.json", ".zarray"])
+def test_a_zarr_store_is_refused_with_the_way_out(tmp_path, name):
+    store = tmp_path / "a.zarr" if name == "a.zarr" else tmp_path / "store"
+    store.mkdir()
+    if store.name == "store":
+        (store / name).write_text("{}")
+    with pytest.raises(ValueError, match=rf"{store.name} is a Zarr store, .*one \.npy file"):
+        open_items([store], Expected((1, 4, 4)))
+    with pytest.raises(ValueError, match=r"^s3://b/x\.zarr is a Zarr store"):
+        open_items(["s3://b/x.zarr"], Expected((1, 4, 4)))

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from genprior import samples
-from genprior.files import Outputs, open_items, tars
+from genprior.files import Outputs, open_items, shard_output, tars
 from genprior.files.expected import Expected
 from genprior.jobs.recover import recover
 from genprior.jobs.settings import Recovery
@@ -171,6 +171,22 @@ def test_a_shard_that_changed_gives_its_results_alone(path, tmp_path, change):
     out = recovered(items, tmp_path, signals)
     assert [*contents(out)] == ["000.png", "train/001.left.png", "002.npy", "v1.0/é.npy", "deep.png"]
     assert "without what was carried along in archives" in items.changes()[0]
+
+
+@pytest.mark.parametrize("at", ["the middle", "the end"])
+def test_a_shard_that_changes_while_it_is_copied(path, tmp_path, monkeypatch, at):
+    items = open_items([path], EXPECTED)
+    signals = [item.value for item in items.read(0, 5)]
+    plain = shard_output._npy
+
+    def changed(values):
+        os.truncate(path, 4000) if at == "the middle" else os.utime(path, (1, 1))
+        return plain(values)
+
+    monkeypatch.setattr(shard_output, "_npy", changed)
+    assert [*contents(recovered(items, tmp_path, signals, step=5))] == [
+        "000.png", "train/001.left.png", "002.npy", "v1.0/é.npy", "deep.png"
+    ]  # fmt: skip
 
 
 def test_one_damaged_member_does_not_spoil_the_others(tmp_path):

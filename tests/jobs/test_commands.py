@@ -389,10 +389,10 @@ def test_shards_and_a_dry_run_as_typed(digits, tmp_path, capsys):
     words = f"recover {digits} --operator downsample:2 --simulate --steps 3 --batch-size 1 --out {out}"
     assert ends([*words.split(), "--dry-run"]) == 0
     shown = flat(capsys.readouterr().out)
-    assert "would solve: 2 items in 2 batches" in shown and "written: nothing" in shown and not out.exists()
+    assert "would solve: 3 items in 3 batches" in shown and "written: nothing" in shown and not out.exists()
     for shard in ("1/2", "2/2"):
         assert ends([*words.split(), "--shard", shard]) == 0
-    assert f"shard 2/2: 1 of 2 items, in 0.0 s next: when all shards are solved, genprior gather {out}" in flat(
+    assert f"shard 2/2: 1 of 3 items, in 0.0 s next: when all shards are solved, genprior gather {out}" in flat(
         capsys.readouterr().out
     ).replace("in 0.1 s", "in 0.0 s")
     assert ends(["gather", out]) == 0

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from genprior import samples
+from genprior._cache import cache_folder
 from genprior.training import data
 from genprior.training.data import digits, idx, sources
-from genprior.training.data.cache import cache_folder, cached
+from genprior.training.data.cache import cached
 
 
 def md5(content):

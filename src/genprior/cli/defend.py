@@ -31,8 +31,9 @@ class Defend(Machine, Prior):
         genprior defend digits.npy --labels labels.npy --classifier my_model.py:build --out defended
     """
 
-    inputs: Annotated[tuple[Path, ...], tyro.conf.Positional, INPUT]
-    """Images (.png, .jpg, ...), arrays (.npy, .npz, .safetensors, .h5), or folders of them."""
+    inputs: Annotated[tuple[str, ...], tyro.conf.Positional, INPUT]
+    """Images (.png, .jpg, ...), arrays (.npy, .npz, .safetensors, .h5), shards of WebDataset (.tar), or folders of them;
+    also by URL."""
     out: Path
     """Folder for defended/, result.json and report.html."""
     classifier: str = "mnist"
@@ -86,7 +87,7 @@ class Defend(Machine, Prior):
             record = defend_files(
                 classifier,
                 projection,
-                tuple(str(path) for path in self.inputs),
+                self.inputs,
                 self.out,
                 labels=self.labels,
                 resize=self.resize,

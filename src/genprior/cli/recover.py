@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -27,9 +29,9 @@ if TYPE_CHECKING:
 class Common(Workers, Prior):
     """Options of both commands."""
 
-    inputs: Annotated[tuple[Path, ...], tyro.conf.Positional, INPUT]
+    inputs: Annotated[tuple[str, ...], tyro.conf.Positional, INPUT]
     """Images (.png, .jpg, ...), arrays (.npy, .npz, .safetensors, .h5; one array of a file: scans.npz:images), shards of
-    WebDataset (.tar), or folders."""
+    WebDataset (.tar), or folders; also by URL: https://, s3://, gs://, with ranges, shard-{000000..000099}.tar."""
     out: Path
     """Folder for recovered/, result.json and report.html. The same command with the same folder resumes the job."""
     labels: Path | None = None
@@ -77,32 +79,24 @@ class Common(Workers, Prior):
         self.settle()
         own = {field.name for field in fields(self)} - {"inputs"}
         shared = {field.name: getattr(self, field.name) for field in fields(Recovery) if field.name in own}
-        inputs = tuple(str(path) for path in self.inputs)
-        return Recovery(inputs=inputs, source=self.source(self.labels), **shared | {"operator": operator})
+        return Recovery(inputs=self.inputs, source=self.source(self.labels), **shared | {"operator": operator})
 
     def carry_out(self, operator: str) -> None:
         """Run the job, or a part of it, show its progress, print a summary."""
-        from genprior.jobs.ledger import begun  # noqa: PLC0415 - slow to import
-
         job, engine = self.job(operator), self.chosen()
         if self.dry_run and self.shard is not None:
             raise ValueError("--dry-run is for the whole job: leave out --shard")
-        try:
-            if self.dry_run:
-                self._foresee(job, engine)
-            elif self.shard is not None:
-                self._solve_shard(job, engine, self.shard)
-            else:
-                self._recover(job, engine)
-        except (KeyboardInterrupt, OSError, RuntimeError):
-            if begun(self.out) and not self.dry_run:
-                say_error(f"finished batches are kept in {self.out}: the same command resumes the job")
-            raise
+        if self.dry_run:
+            self._foresee(job, engine)
+        elif self.shard is not None:
+            self._solve_shard(job, engine, self.shard)
+        else:
+            self._recover(job, engine)
 
     def _recover(self, job: Recovery, engine: Engine | None) -> None:
         from genprior.jobs.recover import recover  # noqa: PLC0415
 
-        with self._bar("recovered") as bar:
+        with self._kept(), self._bar("recovered") as bar:
             outcome = recover(job, bar.show, words=words_of_recover(), engine=engine)
         report_of(outcome, self.out, json=self.json, skip=self.skip)
 
@@ -110,7 +104,7 @@ class Common(Workers, Prior):
         from genprior.jobs.shards import Shard, recover_shard  # noqa: PLC0415
 
         shard = Shard.of(text)
-        with self._bar(f"shard {shard}") as bar:
+        with self._kept(), self._bar(f"shard {shard}") as bar:
             part = recover_shard(job, shard, bar.show, engine=engine)
         if self.json:
             print_json({"shard": str(shard), **asdict(part)})
@@ -144,6 +138,18 @@ class Common(Workers, Prior):
                 ("written", f"nothing: without --dry-run the results go to {self.out}"),
             ]
         )
+
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        """After an interruption or a fault: what was finished is not lost."""
+        from genprior.jobs.ledger import begun  # noqa: PLC0415
+
+        try:
+            yield
+        except (KeyboardInterrupt, OSError, RuntimeError):
+            if begun(self.out):
+                say_error(f"finished batches are kept in {self.out}: the same command resumes the job")
+            raise
 
     def _bar(self, label: str) -> Bar:
         visible = False if self.json else None

@@ -6,7 +6,9 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+from genprior.files.remote import Remote
 
 Opened = TypeVar("Opened")
 
@@ -20,6 +22,8 @@ class Handle(Generic[Opened]):
 
     def __init__(self, opener: Callable[[Path], AbstractContextManager[Opened]], path: Path) -> None:
         self._opener, self.path = opener, path
+        self.remote: Remote | None = None
+        """Where the file was fetched from, if it was."""
         self._stack: ExitStack | None = None
         self._opened: Opened | None = None
 
@@ -43,3 +47,8 @@ class Handle(Generic[Opened]):
         """Closed, with an absolute path: another process may run in another folder."""
         path = Path(os.path.abspath(self.path))
         return {**vars(self), "path": path, "_stack": None, "_opened": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if self.remote is not None:  # the cache of this machine is elsewhere
+            self.path = self.remote.path

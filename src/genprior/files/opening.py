@@ -13,32 +13,41 @@ import numpy as np
 from genprior._files import printable
 from genprior.files.arrays import ARRAY_ENDINGS, Array, as_values, open_arrays
 from genprior.files.expected import Expected
+from genprior.files.fetched import Cache
 from genprior.files.guard import Misfit, Unreadable, reading
 from genprior.files.images import check_file
 from genprior.files.layout import Layout, fit
 from genprior.files.named import Named, find_files
-from genprior.files.parts import Part, Parts, Version, written_name
+from genprior.files.parts import Part, Parts, written_name
+from genprior.files.remote import open_remote
 from genprior.files.shards import ENDINGS as SHARD_ENDINGS
 from genprior.files.shards import Shard
 from genprior.files.stream import Items
+from genprior.files.version import Version
 
 Shape = tuple[int, ...]
 _SHOWN = 3
 
 
 def open_items(
-    inputs: Sequence[str | Path], expected: Expected, *, skip: bool = False, without: Path | None = None
+    inputs: Sequence[str | Path],
+    expected: Expected,
+    *,
+    skip: bool = False,
+    without: Path | None = None,
+    cache: Cache = Cache(),  # noqa: B008 - it is frozen
 ) -> Items:
     """The items of files and folders, in the order given, folders by name.
 
     Only headers are read. Unusable files raise an error here, before any work; with ``skip`` they stay in the list and
     fail when they are read. ``arrays.npz:key`` means one array of a file. Files in the folder ``without`` are ignored, so
-    that results may go into a folder inside the inputs.
+    that results may go into a folder inside the inputs. Files behind URLs are fetched into the ``cache``, and again when
+    they are read if they had to make room there. ``shard-{000000..000099}.tar`` stands for a hundred names.
     """
     if not inputs:
         raise ValueError("no input: give files or folders")
     problems: list[str] = []
-    parts = Parts(_opened(find_files(inputs, without), expected, problems))
+    parts = Parts(_opened(find_files(inputs, without), expected, cache, problems))
     if problems and not (skip and len(problems) < len(parts)):
         more = f" (and {len(problems) - _SHOWN} more)" if len(problems) > _SHOWN else ""
         hint = "" if skip else "; `skip=True` leaves such files out"
@@ -47,16 +56,24 @@ def open_items(
     return Items(parts, expected)
 
 
-def _opened(files: Iterable[Named], expected: Expected, problems: list[str]) -> Iterator[Part]:
+def _opened(files: Iterable[Named], expected: Expected, cache: Cache, problems: list[str]) -> Iterator[Part]:
     """The parts of every file; a file that cannot be used is one, too, and adds to the problems."""
     for file in files:
-        version = None
+        version = remote = None
+        path = file.path
         try:
-            version = Version.of(file.path)
-            yield from [replace(part, version=version) for part in _parts(file, expected)]
+            if file.url is not None:
+                remote = open_remote(file.url, cache)
+                path = remote.path
+            version = Version.of(path)
+            for part in _parts(replace(file, path=path), expected):
+                if part.array is not None:
+                    part.array.file.remote = remote
+                yield replace(part, version=version, remote=remote)
         except (Unreadable, FileNotFoundError, PermissionError) as problem:
-            problems.append(_why(file.path, problem))
-            yield Part(str(file.path), file.output, 1, problem=problems[-1], version=version)
+            gone = file.url is not None and remote is None
+            problems.append(str(problem) if gone else _why(path, problem).replace(str(path), file.shown))
+            yield Part(str(path), file.output, 1, problem=problems[-1], version=version, remote=remote)
 
 
 def _why(path: Path, problem: Exception) -> str:
@@ -138,9 +155,9 @@ def _refuse_collisions(parts: Parts) -> None:
     seen: dict[str, str] = {}
     for number in np.union1d(order[same], order[same + 1]).tolist():
         part = parts[number]
-        first = seen.setdefault(part.output.lower(), part.place)
-        if first != part.place:
+        first = seen.setdefault(part.output.lower(), part.shown)
+        if first != part.shown:
             raise ValueError(
-                f"{first} and {part.place} would both be written to {part.output}: give them different names, or "
+                f"{first} and {part.shown} would both be written to {part.output}: give them different names, or "
                 "recover them into different folders"
             )

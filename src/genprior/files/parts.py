@@ -12,24 +12,12 @@ from typing import Any, overload
 
 from genprior._files import printable
 from genprior.files.arrays import Array
+from genprior.files.guard import Unreadable
 from genprior.files.images import WRITTEN_AS
 from genprior.files.layout import Layout
+from genprior.files.remote import Remote
 from genprior.files.shards import Shard
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """Identifies a version of a file, to detect changes."""
-
-    size: int
-    time: int
-    """Time of the last change, in nanoseconds."""
-
-    @staticmethod
-    def of(path: str | Path) -> Version:
-        """The current version."""
-        facts = os.stat(path)
-        return Version(facts.st_size, facts.st_mtime_ns)
+from genprior.files.version import Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +38,18 @@ class Part:
     """Why other arrays of the file are not items."""
     version: Version | None = None
     """Version of the file when it was opened."""
+    remote: Remote | None = None
+    """Where it was fetched from, if it was."""
 
     @property
     def path(self) -> Path:
         """The file."""
         return Path(self.place)
+
+    @property
+    def shown(self) -> str:
+        """Its file in messages."""
+        return self.place if self.remote is None else self.remote.name
 
     @property
     def label(self) -> str:
@@ -71,8 +66,10 @@ class Part:
     def is_here(self) -> bool:
         """Whether this process can read the file, in the version that was opened."""
         try:
+            if self.remote is not None:
+                self.remote.ready()
             return os.access(self.place, os.R_OK) and Version.of(self.place) == self.version
-        except OSError:
+        except (OSError, Unreadable):
             return False
 
     def is_plain(self) -> bool:
@@ -165,6 +162,9 @@ class Parts(Sequence[Part]):
             content = zlib.decompress(state[name])
             state[name] = bytearray(content) if form == "b" else array(form, content)
         vars(self).update(state)
+        for number, part in self._others.items():
+            if part.remote is not None:  # the cache of this machine is elsewhere
+                self._others[number] = replace(part, place=str(part.remote.path))
 
 
 _COLUMNS = {"_names": "b", "_ends": "q", "_sizes": "q", "_times": "q", "_deep": "b"}

@@ -40,13 +40,18 @@ class Shard:
     key = ""
 
     def __init__(self, path: Path, chosen: str | None = None) -> None:
-        self.path, self.chosen = path, chosen
+        self.chosen = chosen
         self.file: Handle[IO[bytes]] = Handle(_opened, path)
         self._names, self._ends = bytearray(), array("q", [0])
         self._places, self._sizes, self._endings = array("q"), array("q"), array("H")
         self._texts: list[str] = []
         """The endings that occur."""
         self._fill()
+
+    @property
+    def path(self) -> Path:
+        """The archive."""
+        return self.file.path
 
     def _fill(self) -> None:
         known: dict[str, int] = {}

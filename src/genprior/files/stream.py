@@ -7,7 +7,7 @@ import hashlib
 import itertools
 from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,10 @@ from genprior.files.arrays import Array, as_values
 from genprior.files.expected import Expected
 from genprior.files.guard import Unreadable, reading
 from genprior.files.images import decode
-from genprior.files.parts import Part, Parts, Version
+from genprior.files.parts import Part, Parts
 from genprior.files.shards import ENDINGS as SHARD_ENDINGS
 from genprior.files.shards import Shard
+from genprior.files.version import Version
 
 _SHOWN = 3
 
@@ -78,7 +79,10 @@ class Items:
         return found
 
     def missing(self, start: int, stop: int) -> list[Path]:
-        """The files of these items that this process cannot read, or that have another version here."""
+        """The files of these items that this process cannot read, or that have another version here.
+
+        Files behind URLs are fetched.
+        """
         numbers = range(self.part_of(start), self.part_of(min(stop, len(self)) - 1) + 1) if start < stop else range(0)
         seen = {part.place: part for number in numbers if (part := self.parts[number]).version is not None}
         return [part.path for part in seen.values() if not part.is_here()]
@@ -94,13 +98,14 @@ class Items:
         """A digest of names, sizes and times of change: identifies the files of an earlier run."""
         digest = hashlib.sha256()
         for part in self.parts:
-            version = part.version or Version.of(part.place)
+            version = part.version or Version(0, 0)
             digest.update(f"{part.label}:{part.count}:{version.size}:{version.time}\n".encode())
         return digest.hexdigest()
 
     def changed(self) -> list[Path]:
-        """The files that changed since they were opened."""
-        gone = (part for part in self.parts if part.version is not None and not part.is_here())
+        """The files that changed since they were opened; those behind URLs cannot, because they were fetched."""
+        own = (part for part in self.parts if part.version is not None and part.remote is None)
+        gone = (part for part in own if not part.is_here())
         return [*dict.fromkeys(part.path for part in gone)]
 
     def changes(self) -> tuple[str, ...]:
@@ -120,21 +125,32 @@ class Items:
         return [Path(place) for place, version in versions.items() if version is not None and version.time > time]
 
     def _read_part(self, part: Part, first: int, last: int) -> list[Loaded]:
+        try:
+            return self._read_rows(part, first, last)
+        except FileNotFoundError:
+            if part.remote is None:
+                raise
+            return self._read_rows(part, first, last)  # another process made room for a file of its own: fetch it again
+
+    def _read_rows(self, part: Part, first: int, last: int) -> list[Loaded]:
         names = [part.name(row) for row in range(first, last)]
         try:
+            if part.problem:
+                raise Unreadable(part.problem)
+            if part.remote is not None:
+                part.remote.ready()
             _refuse_changed(part)
             values = self._values(part, first, last)
             _refuse_changed(part)
         except Unreadable as problem:  # any other error is not due to the file: stop, to resume later
-            return [Loaded(name, None, str(problem)) for name in names]
+            return [Loaded(name, None, str(problem).replace(part.place, part.shown)) for name in names]
         except BaseException:
             self._move_to(None)
             raise
-        return [self._checked(name, value) for name, value in zip(names, values, strict=True)]
+        loaded = [self._checked(name, value) for name, value in zip(names, values, strict=True)]
+        return [replace(one, problem=one.problem.replace(part.place, part.shown)) for one in loaded]
 
     def _values(self, part: Part, first: int, last: int) -> Iterable[Tensor | Unreadable]:
-        if part.problem:
-            raise Unreadable(part.problem)
         if part.array is None or part.layout is None:
             spec = self.expected.image
             assert spec is not None, "checked when the file was opened"
@@ -179,6 +195,6 @@ def _refuse_changed(part: Part) -> None:
     """Raise if a file changed, because a result must not mix two versions."""
     if part.version is not None and Version.of(part.place) != part.version:
         raise Unreadable(
-            f"{part.place} has changed since the job began, so this item may belong to another version: "
+            f"{part.shown} has changed since the job began, so this item may belong to another version: "
             "recover the file again, into another `out`"
         )

@@ -75,8 +75,8 @@ def samples(path: Path) -> Iterator[Sample]:
         together = tuple(group)
         if key in seen:
             raise Unreadable(
-                f"{path} holds the key {key} twice: the members of a key must stand together, as tar --sort=name writes "
-                "them, and every key must be different"
+                f"{path} holds the key {key} twice: the members of a key must stand together, as in an "
+                "archive whose names are sorted, and every key must be different"
             )
         seen.add(key)
         endings = [member.ending for member in together]
@@ -91,8 +91,8 @@ def _member(entry: tarfile.TarInfo, size: int, path: Path) -> Member | None:
     name = entry.name.removeprefix("./")
     if entry.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or entry.issparse():
         raise Unreadable(
-            f"{path} holds {name}, which is a link, a device or a sparse file: only plain files are read; write the "
-            "archive again, for example with tar --dereference"
+            f"{path} holds {name}, which is a link, a device or a sparse file: only plain files are read: write "
+            "the archive again with contents in place of links"
         )
     if name.startswith("/") or ".." in name.split("/"):
         raise Unreadable(f"{path} holds the name {name}, which leads out of a folder: it is forged")
@@ -128,7 +128,7 @@ def _refuse_compressed(file: IO[bytes], path: Path) -> None:
             raise Unreadable(compressed(path, name))
 
 
-def compressed(path: Path, name: str) -> str:
+def compressed(path: str | Path, name: str) -> str:
     """Why a compressed archive is not read."""
     return (
         f"{path} is compressed ({name}), so that no member can be read without all that are before it: decompress it "

@@ -44,7 +44,8 @@ class Plan:
 def refuse_losses(out: Path, items: Items) -> None:
     """Raise if a file would be overwritten: always for inputs, for other files only in a folder without a job."""
     there = [path for path in _written(out, items) if path.exists()]
-    inputs = {_identity(part.path): part.path for part in items.parts}
+    own = (part for part in items.parts if part.remote is None and part.version is not None)
+    inputs = {_identity(part.path): part.path for part in own}
     for path in there:
         if (found := inputs.get(_identity(path))) is not None:
             raise ValueError(f"the input {found} would be overwritten by its result: give another `out`")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from genprior import _validate
+from genprior.files.remote import shown
 from genprior.models.foreign import Opened, open_with_notes
 from genprior.models.ranges import Range
 from genprior.solvers.registry import solver_named
@@ -132,4 +133,4 @@ class Recovery:
             plain["box"] = [bound if math.isfinite(bound) else str(float(bound)) for bound in self.box]
         for name in ("out", "device", "pictures"):
             del plain[name]
-        return {**plain.pop("source"), **plain, "inputs": list(self.inputs)}
+        return {**plain.pop("source"), **plain, "inputs": [shown(given) for given in self.inputs]}

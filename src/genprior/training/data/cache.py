@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -12,18 +10,6 @@ from genprior._files import write_atomically
 
 Fetch = Callable[[], bytes]
 Source = tuple[str, Fetch]
-
-
-def cache_folder() -> Path:
-    """``$GENPRIOR_CACHE``, or the system's cache folder."""
-    chosen = os.environ.get("GENPRIOR_CACHE")
-    if chosen:
-        return Path(chosen).expanduser()
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "genprior"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home())) / "genprior"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "genprior"
 
 
 def cached(path: Path, md5: str, sources: Iterable[Source], hint: str) -> bytes:

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from genprior._cache import cache_folder
 from genprior.files.limits import LARGEST_PIECE, readable
 from genprior.training.data import idx, sources
-from genprior.training.data.cache import Source, cache_folder, cached, first_good
+from genprior.training.data.cache import Source, cached, first_good
 from genprior.training.data.image_set import ImageSet
 
 _FILES = {
