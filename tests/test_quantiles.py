@@ -95,8 +95,8 @@ def test_a_summary_of_residuals(monkeypatch):
 
 def batch(first, values):
     items = [{"status": "SETTLED", "reach": 0.5, "residual": value, "error": value / 2} for value in values]
-    run = {"seconds": 1.0}
-    return {"first": first, "forwards": 2, "backwards": 1, "plan": "a plan", "items": items, "run": run}
+    run = {"seconds": 1.0, "forwards": 2, "backwards": 1, "elapsed": float(first)}
+    return {"first": first, "plan": "a plan", "items": items, "run": run}
 
 
 def test_an_outcome_keeps_no_items(monkeypatch, tmp_path):

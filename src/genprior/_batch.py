@@ -46,7 +46,7 @@ def _is_safe(length: Tensor) -> bool:
     if not length.is_cpu:
         return False
     low, high = _SAFE.get(length.dtype, (0.0, math.inf))
-    least, most = torch.aminmax(length)
+    least, most = torch.aminmax(length.detach())
     return low < float(least) and float(most) < high
 
 

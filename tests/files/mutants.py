@@ -138,8 +138,9 @@ def _read_shard(path: Path) -> None:
     work = path.parent / "work"
     work.mkdir(exist_ok=True)
     outputs = Outputs(items, path.parent / "out", work, SHAPE)
+    outputs.begin(len(items))
     outputs.write(0, [item.value for item in loaded])
-    outputs.finish(len(items))
+    outputs.finish(0)
     with tarfile.open(path.parent / "out" / path.name) as archive:
         assert len(archive.getmembers()) >= sum(item.value is not None for item in loaded)
 

@@ -105,7 +105,7 @@ class _Actors(Pool):
     """Actors without restarts: the driver starts another one, where there is room for it."""
 
     def __init__(self, engine: Ray, work: bytes) -> None:
-        self._ray = _imported()
+        self._ray = _imported(engine.address)
         self._ours = _connect(self._ray, engine.address)
         try:
             self._begin(engine, work)
@@ -187,8 +187,10 @@ class _Actors(Pool):
             ) from problem
 
 
-def _imported() -> ModuleType:
+def _imported(address: str) -> ModuleType:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if address == "local":  # where Ray's clusters are switched off, it listens on the loopback interface alone
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         import ray  # noqa: PLC0415 - an extra
@@ -200,11 +202,12 @@ def _imported() -> ModuleType:
 def _connect(ray: ModuleType, address: str) -> bool:
     """Connect to a cluster. False where the caller is connected already, and stays so."""
     if ray.is_initialized():
+        _refuse_another(ray, address)
         return False
     wanted = os.environ.get("RAY_ADDRESS", "auto") if address == "auto" else address
     options: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
     if wanted == "local":
-        options |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+        options |= {"include_dashboard": False}
     else:
         _refuse_silent(wanted)
     try:
@@ -218,6 +221,16 @@ def _connect(ray: ModuleType, address: str) -> bool:
     except (RuntimeError, ValueError, ImportError) as problem:
         raise EngineError(f"the Ray cluster at {wanted} cannot be used: {_first_line(problem)}") from problem
     return True
+
+
+def _refuse_another(ray: ModuleType, address: str) -> None:
+    """Raise where this process is connected to another cluster than it is asked to use."""
+    here = ray.get_runtime_context().gcs_address
+    if address not in {"auto", "local", here}:
+        raise EngineError(
+            f"this process is connected to the Ray cluster at {here} already, so it cannot use {address}: call ray.shutdown() "
+            "first, or give the address auto for that one"
+        )
 
 
 def _refuse_silent(address: str) -> None:

@@ -70,8 +70,8 @@ class Driver:
         self.job, self.on_progress, self.engine = job, on_progress, Serial() if engine is None else engine
         on_progress(0, 1, "opening")
         self.labels = _labels(job)
-        source = replace(job.source, label=self.labels[0], labels=None) if self.labels else job.source
-        opened = source.open(job.device if isinstance(self.engine, Serial) else "cpu")
+        self.source = replace(job.source, label=self.labels[0], labels=None) if self.labels else job.source
+        opened = self.source.open(job.device if isinstance(self.engine, Serial) else "cpu")
         self.model, self.notes = Model.of(opened.generator, job.operator), opened.notes
         check_loss(job, self.model.operator)
         expected = _expected(job, self.model.generator, self.model.operator)
@@ -123,7 +123,7 @@ class Driver:
 
     def work(self) -> RecoveryWork:
         """What the workers do."""
-        shipment = Shipment.of(self.job.source, self.job.operator, whole=not self.engine.here)
+        shipment = Shipment.of(self.source, self.job.operator, whole=not self.engine.here)
         return RecoveryWork(self.job, self.items, self.labels, shipment, self.digest, here=self.model)
 
     def _check_labels(self) -> None:

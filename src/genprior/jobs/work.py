@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -86,7 +86,7 @@ class RecoveryWork:
 
     def _arrived(self, device: str) -> Model:
         source, operator = self.shipment.arrive()
-        generator = replace(source, label=self.labels[0] if self.labels else source.label).open(device).generator
+        generator = source.open(device).generator
         if source_digest(source.generator, source.weights, generator) != self.digest:
             raise EngineError(
                 "a worker opened the generator with other numbers than the driver: if its code draws weights at random, draw "
