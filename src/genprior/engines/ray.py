@@ -170,7 +170,7 @@ class _Actors(Pool):
             content = self._ray.get(reference)
         except self._ray.exceptions.RayError as problem:
             self._workers.pop(worker, None)
-            return Gone(worker, f"was lost ({_first_line(problem)})")
+            return Gone(worker, f"was lost ({_detail(problem)})")
         if opening:
             return Ready(worker) if content is None else Failed(worker, pickle.loads(content))
         succeeded, answer = content
@@ -264,6 +264,12 @@ def _room(ray: ModuleType, engine: Ray) -> int:
     return sum(
         math.floor(min(node.get(name, 0.0) / need for name, need in needs.items() if need) + 1e-9) for node in nodes
     )
+
+
+def _detail(problem: BaseException) -> str:
+    """How a worker ended, where Ray knows."""
+    _, found, detail = str(problem).partition("Worker exit detail: ")
+    return detail.partition(". Some common causes")[0].strip() if found else _first_line(problem)
 
 
 def _first_line(problem: BaseException) -> str:
