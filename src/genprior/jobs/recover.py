@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 from genprior._files import remove_unfinished
 from genprior._fingerprint import fingerprint
 from genprior.assessment import JOB, Words
-from genprior.engines import Batches, Engine, Poisoned, Serial
+from genprior.engines import Engine, Serial
 from genprior.files import Outputs, open_items
 from genprior.files.expected import Expected
 from genprior.files.single import read_array
@@ -20,12 +18,11 @@ from genprior.jobs.course import Course, Progress
 from genprior.jobs.ledger import CONTENT, Ledger, alone
 from genprior.jobs.outcome import Outcome
 from genprior.jobs.posed import check_loss
-from genprior.jobs.records import SolvedBatch
 from genprior.jobs.results import write_result
-from genprior.jobs.resume import SIGNALS, Plan, plan_of, refuse_losses
+from genprior.jobs.resume import SIGNALS, plan_of, refuse_losses
 from genprior.jobs.settings import Recovery
 from genprior.jobs.shipment import Shipment
-from genprior.jobs.work import Model, RecoveryWork, Task
+from genprior.jobs.work import Model, RecoveryWork
 from genprior.models.foreign import source_digest
 from genprior.models.labels import check_labels
 from genprior.operators import Operator
@@ -89,7 +86,7 @@ class Driver:
         plan = plan_of(ledger, outputs, len(self.items), self.job.batch_size)
         outputs.begin(self.job.batch_size, plan.done)
         course = Course(self.job, self.items, plan, self.engine, self.on_progress)
-        for number, batch in self.solved(plan, course):
+        for number, batch in course.solved(self.work()):
             record = batch.to_record(outputs.write(batch.first, batch.signals))
             record["run"] = course.facts() | record["run"]  # the batch of a shard brings its own
             ledger.write_batch(number, record, batch.images)
@@ -97,29 +94,6 @@ class Driver:
         self.on_progress(len(self.items), len(self.items), "writing the report")
         remarks = (*self.notes, *notes, *course.crew.notes, *ledger.notes, *self.items.notes, *self.items.changes())
         return write_result(self.job, ledger, len(self.items), tuple(map(words.translate, remarks)), words)
-
-    def solved(self, plan: Plan, course: Course) -> Iterator[tuple[int, SolvedBatch]]:
-        """Hand out the batches that are left; number and result of each, as they come."""
-        batches: Batches[Task, SolvedBatch] = Batches(
-            self.work(),
-            plan.numbers(),
-            course.task,
-            seconds=course.share,
-            watch=course.changed,
-            on_progress=course.within,
-            count=plan.left,
-        )
-        answers = self.engine.run(batches)
-        with closing(answers):
-            for number, answer in answers:
-                batch = self._poisoned(number, answer) if isinstance(answer, Poisoned) else answer
-                course.finished(number, len(batch.items))
-                yield number, batch
-
-    def _poisoned(self, number: int, answer: Poisoned) -> SolvedBatch:
-        start = number * self.job.batch_size
-        stop = min(len(self.items), start + self.job.batch_size)
-        return SolvedBatch.poisoned(start, self.items.names(start, stop), answer.reason)
 
     def work(self) -> RecoveryWork:
         """What the workers do."""

@@ -93,11 +93,11 @@ def recover_shard(
         course = Course(
             job,
             driver.items,
-            Plan(done.copy(), elapsed),
+            Plan(done, elapsed),
             driver.engine,
             lambda reached, whole, note: on_progress(reached - others, whole - others, note),
         )
-        for number, batch in driver.solved(Plan(done, elapsed), course):
+        for number, batch in course.solved(driver.work()):
             log.append(number, batch.with_run(batch.run | {"elapsed": course.elapsed}).stored())
         return Part(total - others, total, course.elapsed)
 
