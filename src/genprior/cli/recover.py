@@ -14,7 +14,7 @@ from genprior._progress import Bar, duration
 from genprior.cli.flags import words_of_recover
 from genprior.cli.prior import INPUT, Prior
 from genprior.cli.speech import print_json, print_lines, print_text, say_error
-from genprior.cli.workers import Workers
+from genprior.cli.workers import Workers, set_aside
 
 _NAMED = 5
 """Most items that are named on the terminal."""
@@ -203,10 +203,7 @@ def _failures(outcome: Outcome, skip: bool) -> list[str]:
             f"{unread} of {outcome.total} items could not be read{others} ({outcome.reasons['UNREADABLE']}){skipped}"
         )
     if poisoned:
-        found.append(
-            f"{poisoned} of {outcome.total} items were set aside, because solving their batch ended its process again and "
-            f"again ({outcome.reasons['POISONED']}): try a smaller --batch-size and another --out"
-        )
+        found.append(set_aside(poisoned, outcome.total, outcome.reasons["POISONED"]))
     if outcome.not_begun:
         found.append(
             f"no time was left for {outcome.not_begun} of {outcome.total} items: give more --time and another --out"
