@@ -38,7 +38,7 @@ class Part:
     name: str
     run: Callable[[Results], Found]
     cost: float
-    """Estimated seconds on two idle cores, used only for the time left."""
+    """Estimated seconds on two idle cores, for the time left, and for workers what to begin with and when a part hangs."""
     needs: tuple[str, ...] = ()
 
 
