@@ -50,6 +50,15 @@ def _is_safe(length: Tensor) -> bool:
     return low < float(least) and float(most) < high
 
 
+def distances(x: Tensor, y: Tensor) -> Tensor:
+    """Euclidean distance of each of ``x`` from each of ``y``, shape ``(len(x), len(y))``.
+
+    By products of matrices, which lose half of the digits where a distance is small beside the norms.
+    """
+    found: Tensor = torch.cdist(flat(x), flat(y), compute_mode="use_mm_for_euclid_dist")
+    return found
+
+
 def square(x: Tensor) -> Tensor:
     """Squared Euclidean norm of each item, shape ``(B,)``."""
     return dot(x, x)

@@ -38,6 +38,19 @@ class Panel:
         kept = present.any(dim=1)
         return Panel(self.counts[kept], self.values[kept][:, items], present[kept], self.ends[items])
 
+    def joined(self, later: Panel, items: Tensor, won: Tensor) -> Panel:
+        """With the later records of those of the ``items``, which ran again together, that were ``won`` by them."""
+        items, won = items.cpu(), won.cpu()
+        before, after, width = len(self.counts), len(later.counts), self.values.shape[1]
+        values = torch.full((before + after, width, len(VALUES)), torch.nan, dtype=torch.float64, device="cpu")
+        present = torch.zeros(before + after, width, dtype=torch.bool, device="cpu")
+        values[:before], present[:before] = self.values, self.present
+        present[:before, items[won]] = False
+        values[before:, items[won]], present[before:, items[won]] = later.values[:, won], later.present[:, won]
+        ends = self.ends.clone()
+        ends[items[won]] = later.ends[won]
+        return Panel(torch.cat([self.counts, later.counts]), values, present, ends)
+
     @property
     def records(self) -> int:
         """Number of records in the tables of all items."""

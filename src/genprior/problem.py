@@ -145,6 +145,15 @@ class Problem:
         value = loss if isinstance(finite, Zero) else loss + finite(x)
         return value if constraint is None else value + self._penalty_weight() * constraint.violation(x)
 
+    def start_scores(self, signals: Tensor, items: int) -> Tensor:
+        """``(items, N)``: how little each of N signals fits each item, as the loss and R say; the term on z says nothing."""
+        scores = self.loss.start_scores(signals, items)
+        if not isinstance(self.on_signal, Zero):
+            term = self.on_signal
+            columns = [term.start_score(signal.expand(items, *signal.shape)) for signal in signals]
+            scores = scores + torch.stack(columns, dim=1)
+        return torch.where(scores.isfinite(), scores, torch.inf)
+
     def objective(self, z: Tensor) -> Tensor:
         """``L(G(z)) + R(G(z)) + H(z)`` per item (one forward pass)."""
         with torch.no_grad():

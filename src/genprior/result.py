@@ -19,6 +19,30 @@ _OPEN = 1e-3
 
 
 @dataclass(frozen=True)
+class Candidate:
+    """One of the minima that were found for an item."""
+
+    objective: float
+    signal: Tensor
+    z: Tensor
+    status: Status
+    restart: int
+    """Which of the item's starts ended there."""
+
+
+@dataclass(frozen=True, eq=False)
+class Minima:
+    """Where starts ended that did not win: one entry for each, of any item."""
+
+    item: Tensor
+    restart: Tensor
+    objective: Tensor
+    z: Tensor
+    x: Tensor
+    status: Tensor
+
+
+@dataclass(frozen=True)
 class Result:
     """The answer for every item, its status, and the history of the run.
 
@@ -69,12 +93,40 @@ class Result:
     """Whether the loss of the item's data overflows or underflows in this dtype."""
     tolerance: float
     """The primal residual and stationarity at which an item counted as converged."""
-    restarts: int
-    """Starts per item."""
+    starts: Tensor
+    """Starts of each item."""
+    minima: Minima
+    """Where other starts ended than the ones that won; see :attr:`candidates`."""
     fading_dual: bool = False
     """Whether the method's dual step decays, possibly before the primal residual has vanished."""
     residual: Tensor | None = None
     """``|A x - y| / |y|`` at ``x = G(z)``, where the loss is a LeastSquares or SquaredDistance; else None."""
+
+    @property
+    def restarts(self) -> int:
+        """The most starts that an item had."""
+        return int(self.starts.max())
+
+    @property
+    def candidates(self) -> tuple[tuple[Candidate, ...], ...]:
+        """For each item all distinct minima that were found, the answer first, the others by objective.
+
+        A second one whose objective is nearly the same is another answer that the data allow. Starts that were culled
+        on the way are not among them.
+        """
+        found = [[self._answer(item)] for item in range(len(self.status))]
+        for row, item in enumerate(self.minima.item.tolist()):
+            found[item].append(self._candidate(row))
+        return tuple((first, *sorted(others, key=lambda one: one.objective)) for first, *others in found)
+
+    def _answer(self, item: int) -> Candidate:
+        objective, restart = float(self.objective[item]), int(self.restart[item])
+        return Candidate(objective, self.signal[item], self.z[item], self.status[item], restart)
+
+    def _candidate(self, row: int) -> Candidate:
+        other = self.minima
+        status = Status(int(other.status[row]))
+        return Candidate(float(other.objective[row]), other.x[row], other.z[row], status, int(other.restart[row]))
 
     @property
     def gap(self) -> Tensor:
@@ -150,7 +202,7 @@ class Result:
             objective=float(self.objective[item]),
             primal_residual=primal_residual,
             rollbacks=int(self.rollbacks[item]),
-            restarts=self.restarts,
+            restarts=int(self.starts[item]),
             residual=None if self.residual is None else float(self.residual[item]),
             improving=bool(self.improving[item]),
             latent=float(self.reach[item]),

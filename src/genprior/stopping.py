@@ -37,6 +37,8 @@ class View:
     best_signal: Tensor
     """``G(z)`` at the best iterate so far, by objective."""
     best_latent: Tensor
+    subset: Tensor | None = None
+    """The items of the batch that are in this round of starts, by their numbers within the batch; None: all of them."""
 
     def all(self, status: Status) -> Tensor:
         """The verdict that ends every row."""
@@ -45,7 +47,8 @@ class View:
     @property
     def items(self) -> Tensor:
         """Number of the item that each row belongs to."""
-        return self.first + self.rows // self.per_item
+        place = self.rows // self.per_item
+        return self.first + (place if self.subset is None else self.subset[place])
 
     @property
     def restarts(self) -> Tensor:

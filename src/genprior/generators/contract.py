@@ -28,6 +28,7 @@ from genprior.generators.passes import (
     affordable,
     mean_gram,
 )
+from genprior.generators.pool import BLOCK, Pool, extended, most_samples
 
 _CHECK = "check latent_shape, and the module itself"
 
@@ -262,6 +263,25 @@ class Generator:
             self.passes.preconditioner = known.preconditioner
         return known.preconditioner
 
+    def pool(self, count: int, seed: int = 0, *, rows: int = 1) -> Pool:
+        """Samples to choose starts from, at least ``count`` unless memory forbids: the first ones of every larger pool.
+
+        They are kept until the module's contents or the seed change; drawing more of them counts as one forward pass for
+        each ``rows``, the items of a batch. They are independent of what ``sample_latent`` draws, whatever the seeds.
+        """
+        _validate.whole("count", count)
+        self._follow()
+        count = min(-(-count // BLOCK) * BLOCK, most_samples(self))
+        _validate.seed(seed)
+        known, place = self._known, (contents_of(self.module), seed)
+        pool = known.pool if known.pool_of == place else None
+        if pool is None or len(pool) < count:
+            forwards, begun = self.passes.forwards, 0 if pool is None else len(pool)
+            pool = extended(self, pool, count, seed)
+            self.passes.forwards = forwards + math.ceil((len(pool) - begun) / rows)
+            known.pool, known.pool_of = pool, place
+        return pool.first(count)
+
     def metric(self) -> Tensor:
         """The matrix of :meth:`preconditioner`, under its old name."""
         warn_renamed("Generator.metric()", "Generator.preconditioner().matrix")
@@ -279,7 +299,8 @@ class Generator:
         return self._given
 
     def forget(self) -> None:
-        """Drop the estimated preconditioner: for benchmarks in which every run makes its own passes."""
+        """Drop the estimated preconditioner and the pool: for benchmarks in which every run makes its own passes."""
+        self._known.pool = None
         self.passes.preconditioner = None
         self._known.preconditioner = None if self._given is None else Preconditioner(self._given)
         self._known.contents = self._given_for

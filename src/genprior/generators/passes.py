@@ -20,6 +20,7 @@ from genprior._clock import Clock
 
 if TYPE_CHECKING:
     from genprior.generators.contract import Generator
+    from genprior.generators.pool import Pool
 
 _BACKWARD = 2.0
 """A backward pass takes about as long as so many forward passes."""
@@ -149,6 +150,10 @@ class Remembered:
     """Digest of the module's contents from which it was computed."""
     no_jacobian: str | None = None
     """Why the module has no Jacobian, once known."""
+    pool: Pool | None = None
+    """Samples of the module."""
+    pool_of: tuple[str, int] = ("", 0)
+    """Digest of the module's contents, and the seed, with which they were drawn."""
 
 
 def affordable(passes: Passes) -> tuple[int, int]:

@@ -1,9 +1,9 @@
-"""The loop over the items in memory: begin or resume, check, step, retire, record, cull restarts."""
+"""The loop over the items in memory: begin or resume, check, step, retire, record, cull restarts, begin another round."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 import torch
@@ -13,7 +13,9 @@ from genprior import _tree
 from genprior._clock import Clock, limiting, queue_of
 from genprior.generators import OutOfTime, Passes
 from genprior.history import Counts, Recorder
-from genprior.loop.checkpoint import Finished, Stored
+from genprior.loop.checkpoint import Stored
+from genprior.loop.finished import Finished, minima_of
+from genprior.loop.restarts import losers, survivors, winners
 from genprior.loop.rows import Outcome, Rows
 from genprior.problem import Problem
 from genprior.solvers.base import S
@@ -25,13 +27,32 @@ if TYPE_CHECKING:
     from genprior.loop.run import Run
 
 _HISTORY = "history."
-_SAME = 128.0
-"""Scores that differ by less than so many units of rounding count as equal."""
+_BEFORE = "before."
+
+
+@dataclass(frozen=True)
+class Round:
+    """Which items of a batch search, and from how many starts each."""
+
+    items: Tensor
+    """Their numbers within the batch."""
+    starts: int
+    """Per item; each is a row."""
+    number: int = 0
+    begun: int = 0
+    """The step at which it began."""
+    before: Finished | None = None
+    """What the earlier rounds found, for all items of the batch."""
+
+    @property
+    def rows(self) -> Tensor:
+        """The item of each row."""
+        return self.items.repeat_interleave(self.starts)
 
 
 @dataclass
 class Batch(Generic[S]):
-    """The items in memory, with all their restarts as rows, and the state of their run."""
+    """The items in memory, with the starts of their present round as rows, and the state of their run."""
 
     run: Run[S]
     """With the solver, the options and the observers: callbacks, bar, checkpoint. The clock is stopped for these."""
@@ -43,50 +64,42 @@ class Batch(Generic[S]):
     clock: Clock
     first: int
     """Number of the first item."""
-    items: int
+    round: Round
     rows: Rows[S]
     outcome: Outcome
     """How rows ended, for all rows."""
     step: int = 0
+    """Of the round."""
 
     # -- begin or resume -------------------------------------------------------------------------------------------
 
     @classmethod
-    def begin(
-        cls, run: Run[S], problem: Problem, starts: Tensor, stop: StopRule, history: Recorder, *, first: int
-    ) -> Batch[S]:
-        """At the starts (one forward pass). The passes of ``problem`` must be this batch's own."""
-        passes, clock = problem.generator.passes, _limited(problem, stop, 0.0)
+    def begin(cls, run: Run[S], first: int, round: Round, stop: StopRule, problem: Problem, clock: Clock) -> Batch[S]:
+        """At the starts of a round (one forward pass). The passes of ``problem`` must be this batch's own."""
+        passes = problem.generator.passes
+        passes.started = False
         with limiting(passes.seconds_left):
-            rows = Rows.open(problem, run.solver, starts)
+            rows = Rows.open(problem, run.solver, run.latents(first, round))
         passes.started = True
-        items = len(starts) // run.options.restarts
-        return cls(run, problem, stop, history, clock, first, items, rows, Outcome.pending(rows))
+        outcome, history = Outcome.pending(rows), run.recorder(len(rows))
+        return cls(run, problem, stop, history, clock, first, round, rows, outcome)
 
     @classmethod
-    def resume(
-        cls,
-        stored: Stored,
-        run: Run[S],
-        problem: Problem,
-        starts: Tensor,
-        stop: StopRule,
-        history: Recorder,
-        *,
-        first: int,
-    ) -> Batch[S]:
+    def resume(cls, stored: Stored, run: Run[S], first: int, stop: StopRule, passes: Passes) -> Batch[S]:
         """Where it was stored. The running rows are first opened at their starts, to give the structure of the state."""
         tensors, meta = stored
-        index = tensors["rows.0"].to(starts.device)
-        problem = problem.rows(index)
-        passes, clock = problem.generator.passes, _limited(problem, stop, meta["seconds"])
-        rows = _tree.unpack(Rows.open(problem, run.solver, starts[index]), tensors, "rows")
+        round = _stored_round(stored, run)
+        index = tensors["rows.0"].to(run.problem.generator.device)
+        problem = run.problem_of(first, round.rows[index]).counting(passes)
+        clock = limited(problem, stop, meta["seconds"])
+        starts = run.latents(first, round)[index]
+        rows = _tree.unpack(Rows.open(problem, run.solver, starts), tensors, "rows")
         passes.recount(meta["forwards"], meta["backwards"])
         passes.started = True
         outcome = _tree.unpack(Outcome.pending(rows), tensors, "outcome")
+        history = run.recorder(len(outcome.status))
         history.restore({n.removeprefix(_HISTORY): t for n, t in tensors.items() if n.startswith(_HISTORY)})
-        items = len(starts) // run.options.restarts
-        return cls(run, problem, stop, history, clock, first, items, rows, outcome, meta["step"])
+        return cls(run, problem, stop, history, clock, first, round, rows, outcome, meta["step"])
 
     @property
     def passes(self) -> Passes:
@@ -97,8 +110,14 @@ class Batch(Generic[S]):
         """All that is needed to continue from here."""
         tensors = _tree.pack(self.rows, "rows") | _tree.pack(self.outcome, "outcome")
         tensors |= {f"{_HISTORY}{name}": tensor for name, tensor in self.history.tensors().items()}
-        step, seconds, forwards, backwards = self._counts()
-        return tensors, {"step": step, "seconds": seconds, "forwards": forwards, "backwards": backwards}
+        tensors["items"] = self.round.items
+        _, seconds, forwards, backwards = self._counts()
+        meta: dict[str, Any] = {"step": self.step, "seconds": seconds, "forwards": forwards, "backwards": backwards}
+        meta |= {"starts": self.round.starts, "round": self.round.number, "begun": self.round.begun, "before": None}
+        if self.round.before is not None:
+            packed, meta["before"] = self.round.before.packed()
+            tensors |= {f"{_BEFORE}{name}": tensor for name, tensor in packed.items()}
+        return tensors, meta
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
@@ -144,14 +163,14 @@ class Batch(Generic[S]):
             if len(self.rows):
                 self._record(measured=due)
                 if bar.due():
-                    bar.update(self._view(), self.stop, self.items)
+                    bar.update(self._view(), self.stop, len(self.round.items))
                 if keeper.due(self.step):
                     keeper.write(self.run.done, self)
         return False
 
     def _record(self, *, measured: bool) -> None:
         """Record the running rows; residuals only where they were measured."""
-        if self.history.wants(self.step):
+        if self.history.wants(self.round.begun + self.step):
             rows = self.rows
             residuals = (rows.primal_residual, rows.stationarity) if measured else (None, None)
             self.history.record(self._counts(), rows.index, (rows.state.objective, *residuals, rows.state.rho))
@@ -193,14 +212,14 @@ class Batch(Generic[S]):
         return holds
 
     def _survivors(self) -> int | None:
-        return survivors(self.step, self.run.options.restarts, self.run.options.cull_after)
+        return survivors(self.step, self.round.starts, self.run.options.cull_after)
 
     def _culled(self) -> Tensor:
         """Rows to be culled, because other restarts of the same item are better."""
         most = self._survivors()
         if most is None:
             return torch.zeros_like(self.rows.index, dtype=torch.bool)
-        return losers(self.outcome, self.rows, self.run.options.restarts, most)
+        return losers(self.outcome, self.rows, self.round.starts, most)
 
     def _retire(self, codes: Tensor, others: Rows[S]) -> None:
         """Rows with a code leave the batch; the rest of ``others`` is compacted."""
@@ -237,30 +256,60 @@ class Batch(Generic[S]):
         return self.end()
 
     def finished(self) -> Finished:
-        """One entry per item: the best restart."""
-        restarts = self.run.options.restarts
-        winner = winners(self.outcome, restarts)
+        """One entry per item: the best start of this round and the earlier ones."""
+        starts = self.round.starts
+        winner = winners(self.outcome, starts)
         _, seconds, forwards, backwards = self._counts()
-        return Finished(
+        found = Finished(
             outcome=_tree.take(self.outcome, winner),
-            restart=winner % restarts,
+            restart=winner % starts,
+            starts=torch.full_like(winner, starts),
             panel=self.history.panel().select(winner.cpu()),
+            minima=minima_of(self.outcome, winner, starts),
             forwards=forwards,
             backwards=backwards,
             seconds=seconds,
         )
+        before = self.round.before
+        return found if before is None else before.joined(found, self.round.items, self.round.begun)
+
+    def next_round(self) -> Batch[S] | None:
+        """The items that ended badly, at their next candidates; None where no item did, or more starts would not pay."""
+        run, done, number = self.run, self.finished(), self.round.number + 1
+        plan = run.options.restarts
+        if number >= len(plan.rounds) or self._is_over():
+            return None
+        residual, before = run.residual(self.first, done), self.round.before
+        value, items = plan.value(done.outcome, residual), self.round.items
+        if before is not None:
+            earlier = plan.value(before.outcome, run.residual(self.first, before))
+            if not plan.paid(earlier[items], value[items]):
+                return None
+        again = plan.bad(done.outcome, residual).nonzero()[:, 0]
+        if len(again) == 0:
+            return None
+        begun = int(done.outcome.steps[again].max())
+        following = Round(again, plan.rounds[number], number, begun, done)
+        problem = run.problem_of(self.first, following.rows).counting(self.passes)
+        return Batch.begin(run, self.first, following, self.stop, problem, self.clock)
+
+    def _is_over(self) -> bool:
+        """Whether a limit leaves no time for another round."""
+        ended = set(self.outcome.status.tolist())
+        return bool(ended & {int(Status.OUT_OF_TIME), int(Status.OUT_OF_PASSES), int(Status.INTERRUPTED)})
 
     # -- views --------------------------------------------------------------------------------------------
 
     def _view(self) -> View:
         return View(
-            step=self.step,
+            step=self.round.begun + self.step,
             seconds=self.clock.seconds,
             forwards=self.passes.forwards,
             backwards=self.passes.backwards,
             rows=self.rows.index,
-            per_item=self.run.options.restarts,
+            per_item=self.round.starts,
             first=self.first,
+            subset=self.round.items,
             state=self.rows.state,
             best_objective=self.rows.best.objective,
             best_signal=self.rows.best.x,
@@ -268,10 +317,20 @@ class Batch(Generic[S]):
         )
 
     def _counts(self) -> Counts:
-        return self.step, self.clock.seconds, self.passes.forwards, self.passes.backwards
+        return self.round.begun + self.step, self.clock.seconds, self.passes.forwards, self.passes.backwards
 
 
-def _limited(problem: Problem, stop: StopRule, seconds: float) -> Clock:
+def _stored_round(stored: Stored, run: Run[S]) -> Round:
+    tensors, meta = stored
+    device = run.problem.generator.device
+    before = None
+    if meta["before"] is not None:
+        parts = {name.removeprefix(_BEFORE): part for name, part in tensors.items() if name.startswith(_BEFORE)}
+        before = Finished.unpacked(parts, meta["before"], device)
+    return Round(tensors["items"].to(device), meta["starts"], meta["round"], meta["begun"], before)
+
+
+def limited(problem: Problem, stop: StopRule, seconds: float) -> Clock:
     """The clock of a batch, to which the passes of its problem are limited, as the stop rule says."""
     passes, clock = problem.generator.passes, Clock(seconds, queue_of(problem.generator.device))
     passes.clock, passes.started = clock, False
@@ -294,53 +353,3 @@ def _says_stop(answer: object) -> bool:
     if isinstance(answer, Tensor):
         return answer.ndim == 0 and answer.dtype == torch.bool and bool(answer)
     return isinstance(answer, bool | np.bool_) and bool(answer)
-
-
-# -- restarts ----------------------------------------------------------------------------------------------------------
-
-
-def survivors(step: int, restarts: int, cull_after: int) -> int | None:
-    """How many restarts of an item stay after this step; None where it is not a step of halving.
-
-    Steps c, 2c, 4c, 8c, ... halve them, until one is left.
-
-    Examples
-    --------
-    >>> [survivors(step, restarts=8, cull_after=25) for step in (0, 24, 25, 50, 75, 100, 200)]
-    [None, None, 4, 2, None, 1, 1]
-    """
-    rounds, rest = divmod(step, cull_after)
-    if restarts == 1 or rest or rounds == 0 or rounds & (rounds - 1):
-        return None
-    return max(1, restarts >> rounds.bit_length())
-
-
-def losers(outcome: Outcome, rows: Rows[S], restarts: int, survivors: int) -> Tensor:
-    """Running rows that are not among the ``survivors`` best of their item, finished rows included in the ranking."""
-    score = outcome.score.index_copy(0, rows.index, rows.best.score)
-    objective = outcome.objective.index_copy(0, rows.index, rows.best.objective)
-    ranks = _order(score, objective, restarts).argsort(dim=1)
-    return (ranks >= survivors).reshape(-1)[rows.index]
-
-
-def winners(outcome: Outcome, restarts: int) -> Tensor:
-    """The row of the best restart of each item: feasible ones first, then by score.
-
-    Among scores that are equal up to rounding, a culled restart comes last: an equal one was continued, and has a verdict.
-    """
-    order = _order(outcome.score, outcome.objective, restarts)
-    score = outcome.score.reshape(-1, restarts).gather(1, order)
-    status = outcome.status.reshape(-1, restarts).gather(1, order)
-    feasible = outcome.objective.isfinite().reshape(-1, restarts).gather(1, order)
-    equal = score <= score[:, :1] + _SAME * torch.finfo(score.dtype).eps * score[:, :1].abs()
-    wins = equal & (feasible == feasible[:, :1]) & (status != int(Status.CULLED))
-    wins[:, 0] |= ~wins.any(dim=1)
-    best = order.gather(1, wins.int().argmax(dim=1, keepdim=True))[:, 0]
-    return torch.arange(len(best), device=best.device) * restarts + best
-
-
-def _order(score: Tensor, objective: Tensor, restarts: int) -> Tensor:
-    """The restarts of each item from the best to the worst: a finite objective before any other, then by score."""
-    by_score = torch.where(score.isnan(), torch.inf, score).reshape(-1, restarts).argsort(dim=1, stable=True)
-    infeasible = (~objective.isfinite()).reshape(-1, restarts).gather(1, by_score)
-    return by_score.gather(1, infeasible.int().argsort(dim=1, stable=True))

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import time
 import warnings
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
-from genprior import _tree, _validate
+from genprior import _validate
 from genprior._files import temporary_name
 from genprior._fingerprint import fingerprint
 from genprior._journal import Damaged, Journal, OtherFormat, OtherJob, Record
-from genprior.history import Panel
-from genprior.loop.rows import Outcome
+from genprior.loop.finished import Finished
 
 _NAME = "genprior-checkpoint-"
-_FORMAT = f"{_NAME}8"
+_FORMAT = f"{_NAME}9"
 
 Stored = tuple[dict[str, Tensor], dict[str, Any]]
 
@@ -96,18 +96,6 @@ class Checkpoint:
         raise ValueError(f"checkpoint {self.path} {reason}")
 
 
-@dataclass(frozen=True)
-class Finished:
-    """A finished batch: one entry per item."""
-
-    outcome: Outcome
-    restart: Tensor
-    panel: Panel
-    forwards: int
-    backwards: int
-    seconds: float
-
-
 class Storable(Protocol):
     """A running batch."""
 
@@ -124,6 +112,10 @@ class Keeper:
         self._read = None if self._file is None else self._file.read(self._run)
         if self._file is not None:
             self._file.try_out()
+        self.continues = self._read is not None
+        """Whether a run is continued."""
+        self.order = None if self._read is None else self._read.tensors.get("order")
+        """The order of candidates of a run that chose its starts itself: a resumed run keeps to it."""
 
     def due(self, step: int) -> bool:
         """Whether it is time to write."""
@@ -139,24 +131,27 @@ class Keeper:
             warnings.warn(f"the checkpoint could not be written ({problem}); the old file is unchanged", stacklevel=2)
 
     def _write(self, file: Checkpoint, done: list[Finished], running: Storable | None) -> None:
-        tensors: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {"order": self.order} if self.order is not None else {}
+        meta: dict[str, Any] = {"done": [], "running": None}
         for number, part in enumerate(done):
-            tensors |= _tree.pack(part.outcome, f"done.{number}.outcome")
-            tensors |= _tree.pack(part.panel, f"done.{number}.panel")
-            tensors[f"done.{number}.restart"] = part.restart
-        counts = [[part.forwards, part.backwards, part.seconds] for part in done]
-        meta: dict[str, Any] = {"done": counts, "running": None}
+            packed, counts = part.packed()
+            tensors |= {f"done.{number}.{name}": tensor for name, tensor in packed.items()}
+            meta["done"].append(counts)
         if running is not None:
             part_tensors, meta["running"] = running.stored()
             tensors |= {f"running.{name}": tensor for name, tensor in part_tensors.items()}
         file.write(self._run, meta, tensors)
 
-    def finished(self, place: Tensor) -> list[Finished]:
-        """The finished batches, on the device of ``place``."""
+    def finished(self, device: torch.device) -> list[Finished]:
+        """The finished batches, on this device."""
         if self._read is None:
             return []
-        tensors, counts = self._read.tensors, self._read.meta["done"]
-        return [_finished(tensors, number, numbers, place) for number, numbers in enumerate(counts)]
+        found = []
+        for number, counts in enumerate(self._read.meta["done"]):
+            start = f"done.{number}."
+            part = {name.removeprefix(start): t for name, t in self._read.tensors.items() if name.startswith(start)}
+            found.append(Finished.unpacked(part, counts, device))
+        return found
 
     def running(self) -> Stored | None:
         """The batch that was running; returned once."""
@@ -166,12 +161,3 @@ class Keeper:
         self._read = None
         start = "running."
         return {name.removeprefix(start): t for name, t in tensors.items() if name.startswith(start)}, meta["running"]
-
-
-def _finished(tensors: dict[str, Tensor], number: int, counts: list[Any], place: Tensor) -> Finished:
-    def columns(name: str, count: int) -> list[Tensor]:
-        return [tensors[f"done.{number}.{name}.{i}"] for i in range(count)]
-
-    outcome = Outcome(*(column.to(place.device) for column in columns("outcome", len(fields(Outcome)))))
-    restart = tensors[f"done.{number}.restart"].to(place.device)
-    return Finished(outcome, restart, Panel(*columns("panel", len(fields(Panel)))), *counts)

@@ -15,12 +15,15 @@ from genprior._progress import Bar
 from genprior.engines import Engine
 from genprior.generators import Passes, Preconditioner
 from genprior.history import History, Recorder
-from genprior.loop.batch import Batch
-from genprior.loop.checkpoint import Finished, Keeper
+from genprior.loop.batch import Batch, Round, limited
+from genprior.loop.checkpoint import Keeper
+from genprior.loop.finished import Finished, all_minima, distinct
+from genprior.loop.restarts import Restarts
 from genprior.loop.rows import Divergence, Outcome, Progress, Proof
 from genprior.loop.spread import Spread
+from genprior.loop.starts import Starts
 from genprior.problem import Problem
-from genprior.result import Result
+from genprior.result import Minima, Result
 from genprior.solvers.base import S, Solver
 from genprior.solvers.optimality import active_bounds, penalty_share
 from genprior.status import Status
@@ -43,7 +46,7 @@ class Options:
     stop: StopRule
     tolerance: float
     patience: int
-    restarts: int = 1
+    restarts: Restarts = field(default_factory=Restarts)
     cull_after: int = 25
     check_every: int = 10
     progress: Progress = field(default_factory=Progress)
@@ -51,7 +54,7 @@ class Options:
     proof: Proof = field(default_factory=Proof)
 
     def __post_init__(self) -> None:
-        for name in ("patience", "restarts", "cull_after", "check_every"):
+        for name in ("patience", "cull_after", "check_every"):
             _validate.whole(name, getattr(self, name))
         _validate.number("tolerance", self.tolerance, least=0)
 
@@ -63,8 +66,7 @@ class Run(Generic[S]):
     problem: Problem
     solver: Solver[S]
     options: Options
-    starts: Tensor
-    """``(items * restarts, *latent_shape)``, item by item."""
+    starts: Starts
     batch_size: int
     callbacks: tuple[Callback, ...]
     keeper: Keeper
@@ -72,18 +74,22 @@ class Run(Generic[S]):
     plan: Callable[[Problem], str]
     engine: Engine | None = None
     """Whose workers solve the batches; None: they are solved here, one after the other."""
+    forwards: int = 0
+    """Forward passes that choosing the starts took; they count as the first batch's."""
+    seconds: float = 0.0
+    """Seconds that it took."""
     done: list[Finished] = field(default_factory=list)
     """The batches that are finished, in their order."""
 
     @property
     def items(self) -> int:
         """Number of items."""
-        return len(self.starts) // self.options.restarts
+        return len(self.starts)
 
     def result(self) -> Result:
         """Run the batches that are not finished yet, and assemble the result."""
         done = self.done
-        done += self.keeper.finished(self.starts)
+        done += self.keeper.finished(self.problem.generator.device)
         ahead = range(len(done) * self.batch_size, self.items, self.batch_size)
         self.bar.batch_done(min(self.items, ahead.start))
         if self.engine is None:
@@ -98,16 +104,29 @@ class Run(Generic[S]):
         interrupted = False
         for left, first in zip(range(len(ahead), 0, -1), ahead, strict=True):
             stop = self.options.stop.share(sum(part.seconds for part in done), left)
-            try:
-                batch = self.batch(first, stop, preconditioner)
-            except KeyboardInterrupt:
-                batch, interrupted = self.batch(first, stop, preconditioner), True
-            interrupted = batch.end() if interrupted else batch.iterate()
-            done.append(batch.finished())
-            preconditioner = batch.passes.preconditioner
-            self.bar.batch_done(batch.items)
+            part, interrupted = self.solved(first, stop, preconditioner, interrupted=interrupted)
+            done.append(part.finished())
+            preconditioner = part.passes.preconditioner
+            self.bar.batch_done(min(self.batch_size, self.items - first))
             if not interrupted:
                 interrupted = self._stored()
+
+    def solved(
+        self, first: int, stop: StopRule, preconditioner: Preconditioner | None, *, interrupted: bool = False
+    ) -> tuple[Batch[S], bool]:
+        """The items from ``first`` on, in as many rounds as pay; and whether the run was interrupted."""
+        try:
+            batch = self.batch(first, stop, preconditioner)
+        except KeyboardInterrupt:
+            batch, interrupted = self.batch(first, stop, preconditioner), True
+        interrupted = batch.end() if interrupted else batch.iterate()
+        try:
+            while not interrupted and (following := batch.next_round()) is not None:
+                batch = following
+                interrupted = batch.iterate()
+        except KeyboardInterrupt:
+            interrupted = True
+        return batch, interrupted
 
     def _stored(self) -> bool:
         """Store the finished batches. True if the run was interrupted meanwhile."""
@@ -123,19 +142,42 @@ class Run(Generic[S]):
         return replace(self, callbacks=(), keeper=keeper, bar=bar, done=[], engine=None)
 
     def batch(self, first: int, stop: StopRule, preconditioner: Preconditioner | None) -> Batch[S]:
-        """The items from ``first`` on, at their starts or where they were stored."""
-        restarts, last = self.options.restarts, min(self.items, first + self.batch_size)
-        starts = self.starts[first * restarts : last * restarts]
-        index = torch.arange(first, last, device=starts.device).repeat_interleave(restarts)
-        whole = self.items == last - first and restarts == 1
-        problem = self.problem if whole or self.problem.batch is None else self.problem.rows(index)
-        problem = problem.counting(Passes(preconditioner=preconditioner))
-        records = max(2, min(_RECORDS_PER_ITEM, _RECORDS // len(self.starts)))
-        history = Recorder(len(starts), records, self.options.check_every)
+        """The items from ``first`` on, at their first starts or where they were stored."""
+        passes = Passes(preconditioner=preconditioner)
         stored = self.keeper.running()
-        if stored is None:
-            return Batch.begin(self, problem, starts, stop, history, first=first)
-        return Batch.resume(stored, self, problem, starts, stop, history, first=first)
+        if stored is not None:
+            return Batch.resume(stored, self, first, stop, passes)
+        count = min(self.batch_size, self.items - first)
+        items = torch.arange(count, device=self.problem.generator.device)
+        begun = Round(items, self.options.restarts.rounds[0])
+        problem = self.problem_of(first, begun.rows).counting(passes)
+        passes.forwards = 0 if first else self.forwards
+        clock = limited(problem, stop, 0.0 if first else self.seconds)
+        return Batch.begin(self, first, begun, stop, problem, clock)
+
+    def problem_of(self, first: int, rows: Tensor) -> Problem:
+        """The problem of these items of the batch that begins at ``first``; they may repeat."""
+        whole = self.items == len(rows) and torch.equal(rows, torch.arange(self.items, device=rows.device))
+        return self.problem if whole or self.problem.batch is None else self.problem.rows(first + rows)
+
+    def latents(self, first: int, begun: Round) -> Tensor:
+        """The starts of a round, row by row; projected where H forbids them."""
+        skip = sum(self.options.restarts.rounds[: begun.number])
+        z = self.starts.of(first + begun.items, skip, begun.starts)
+        constraint = self.problem.on_latent.constraint
+        return z if constraint is None else constraint.rows(first + begun.rows).prox(z, 1.0)
+
+    def recorder(self, rows: int) -> Recorder:
+        """The history of a round with so many rows."""
+        starts = self.items * self.options.restarts.rounds[0]
+        records = max(2, min(_RECORDS_PER_ITEM, _RECORDS // starts))
+        return Recorder(rows, records, self.options.check_every)
+
+    def residual(self, first: int, done: Finished) -> Tensor | None:
+        """``|A x - y| / |y|`` of a batch's items, where the loss has one."""
+        x = done.outcome.x
+        loss = self.problem_of(first, torch.arange(len(x), device=x.device)).loss
+        return loss.relative_residual(loss(x))
 
     def _assembled(self, done: list[Finished]) -> Result:
         parts = [part.outcome for part in done]
@@ -152,6 +194,7 @@ class Run(Generic[S]):
             steps=whole.steps,
             rollbacks=whole.rollbacks,
             restart=torch.cat([part.restart for part in done]),
+            starts=torch.cat([part.starts for part in done]),
             forwards=sum(part.forwards for part in done),
             backwards=sum(part.backwards for part in done),
             seconds=sum(part.seconds for part in done),
@@ -163,10 +206,19 @@ class Run(Generic[S]):
             penalty=penalty_share(self.problem, whole.objective, whole.z),
             unfit=whole.unfit,
             tolerance=self.options.tolerance,
-            restarts=self.options.restarts,
+            minima=_all_minima(done, whole.x),
             fading_dual=self.solver.dual_fades,
             residual=self.problem.loss.relative_residual(self.problem.loss(whole.x)),
         )
+
+
+def _all_minima(done: list[Finished], signal: Tensor) -> Minima:
+    """Those of all batches, by the numbers of the run's items."""
+    first, found = 0, []
+    for part in done:
+        found.append(replace(part.minima, item=part.minima.item + first))
+        first += len(part.restart)
+    return distinct(all_minima(found), signal)
 
 
 class ProgressBar(Bar):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from inspect import isabstract
 from pathlib import Path
 
@@ -12,9 +13,13 @@ from torch import Tensor
 
 from genprior import _random, _validate
 from genprior.engines import Engine
+from genprior.generators import Generator, Passes
 from genprior.generators.derivatives import prepare_forward_mode, prepare_gradients
+from genprior.loop.batch import limited
 from genprior.loop.checkpoint import Checkpoint, Keeper
+from genprior.loop.restarts import Restarts
 from genprior.loop.run import Options, ProgressBar, Run
+from genprior.loop.starts import Starts, nearest
 from genprior.problem import Problem
 from genprior.result import Result
 from genprior.solvers.auto import Auto
@@ -31,7 +36,7 @@ def solve(
     *,
     stop: StopRule | None = None,
     z0: Tensor | None = None,
-    restarts: int = 1,
+    restarts: int | None = None,
     seed: int = 0,
     batch_size: int | None = None,
     tolerance: float | None = None,
@@ -55,17 +60,20 @@ def solve(
         when to stop at the latest, for example ``MaxSteps(500) | Seconds(10)``; by default ``MaxSteps(1000)``. An item
         also stops when it has converged or stalled.
     z0
-        starts ``(B, *latent_shape)``, used by the first restart; drawn from the generator's latent distribution otherwise.
-        Or the starts of all restarts, ``(B, restarts, *latent_shape)``.
+        starts ``(B, *latent_shape)``, used by the first restart; or the starts of all restarts,
+        ``(B, restarts, *latent_shape)``. By default each item starts from those of a pool of the generator's samples, 512 at
+        most, whose measurements are nearest to its own (:meth:`genprior.Generator.pool`).
     restarts
         number of starts per item; where ``z0`` has an axis for them, its length. They run in parallel, and the
-        worse ones are culled on the way.
+        worse ones are culled on the way. By default as many as pay: one for each item; then, as long as limits allow
+        and new starts help, 4, 8 and 16 for the items that ended far worse than the others, or with data not fitted.
+        With a ``z0`` one is the default. ``result.candidates`` has all distinct minima that were found.
     cull_after
         steps after which the worse half of the restarts is culled; after twice as many half of the rest, and so on
         until one is left.
     seed
-        seed of the starts; the same seed gives the same starts on every device and for every ``batch_size``. They are
-        independent of what ``sample_latent`` draws, whatever the seeds.
+        seed of the pool and of random starts; the same seed gives the same starts on every device and for every
+        ``batch_size``. They are independent of what ``sample_latent`` draws, whatever the seeds.
     batch_size
         most items in memory at once; all by default.
     tolerance
@@ -124,16 +132,64 @@ def solve(
     if chosen.takes_jacobians(problem):
         prepare_forward_mode()
     with torch.inference_mode(False), torch.no_grad():
-        starts = _drawn_starts(problem, z0, options.restarts, seed)
-        items = len(starts) // options.restarts
+        given, items = _given_starts(problem, z0, options.restarts.most, seed), _items_of(problem, z0)
         each = math.ceil(items / (1 if engine is None else engine.size))
         batch_size = each if batch_size is None else min(items, _validate.whole("batch_size", batch_size))
-        keeper = Keeper(checkpoint, problem, choice, options, starts, batch_size)
+        identity = ("pool", seed) if given is None else (given.latents,)
+        keeper = Keeper(checkpoint, problem, choice, options, identity, batch_size)
         with ProgressBar(progress, items) as bar:
-            run = Run(problem, chosen, options, starts, batch_size, tuple(callbacks), keeper, bar, choice.plan, engine)
+            found = _Found(given) if given is not None else _looked(problem, items, options, seed, keeper)
+            options = replace(options, restarts=options.restarts.cut(found.starts.order.shape[1]))
+            run = Run(
+                problem,
+                chosen,
+                options,
+                found.starts,
+                batch_size,
+                tuple(callbacks),
+                keeper,
+                bar,
+                choice.plan,
+                engine,
+                forwards=found.forwards,
+                seconds=found.seconds,
+            )
             result = run.result()
     refuse_hopeless(result)
     return result
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Starts, and what choosing them took."""
+
+    starts: Starts
+    forwards: int = 0
+    seconds: float = 0.0
+
+
+def _looked(problem: Problem, items: int, options: Options, seed: int, keeper: Keeper) -> _Found:
+    """The candidates of all items from the generator's pool; those of the stored run, where it is continued.
+
+    Where the limits do not allow for a pool, every item starts at random, once or as often as was asked for.
+    """
+    if keeper.order is not None:
+        return _Found(Starts.drawn(problem.generator, keeper.order, seed))
+    passes = Passes()
+    counted = problem.counting(passes)
+    clock = limited(counted, options.stop, 0.0)
+    starts = None if keeper.continues else nearest(counted, items, options.restarts.most, seed)
+    if starts is None:
+        starts = Starts.given(_random_starts(problem.generator, items, options.restarts.rounds[0], seed))
+    else:
+        keeper.order = starts.order
+    return _Found(starts, passes.forwards, clock.seconds)
+
+
+def _random_starts(generator: Generator, items: int, restarts: int, seed: int) -> Tensor:
+    """``(items, restarts, *latent_shape)``, drawn restart by restart."""
+    random = _random.stream("starts", seed)
+    return torch.stack([generator.draw(items, random) for _ in range(restarts)], dim=1)
 
 
 def _check_types(problem: object, choice: object, stop: object, callbacks: object) -> None:
@@ -156,41 +212,41 @@ def _check_engine(engine: object, callbacks: Sequence[Callback]) -> None:
         )
 
 
-def _restarts_of(problem: Problem, z0: Tensor | None, restarts: int) -> int:
-    """Restarts of a run: as asked, or as many as ``z0`` has starts per item."""
-    restarts = _validate.whole("restarts", restarts)
+def _restarts_of(problem: Problem, z0: Tensor | None, restarts: int | None) -> Restarts:
+    """Rounds of starts: one round as asked, or of as many as ``z0`` has per item; by default as many as pay."""
+    if restarts is not None:
+        _validate.whole("restarts", restarts)
     if not _for_restarts(problem, z0):
-        return restarts
+        if restarts is None:
+            return Restarts() if z0 is None else Restarts((1,))
+        return Restarts((restarts,))
     assert z0 is not None, "it has an axis"
-    if restarts not in {1, z0.shape[1]}:
+    if restarts not in {None, 1, z0.shape[1]}:
         raise ValueError(f"z0 holds {z0.shape[1]} starts per item, but restarts is {restarts}: leave restarts out")
-    return _validate.whole("the length of z0's second axis, the starts per item,", z0.shape[1])
+    return Restarts((_validate.whole("the length of z0's second axis, the starts per item,", z0.shape[1]),))
 
 
-def _drawn_starts(problem: Problem, z0: Tensor | None, restarts: int, seed: int) -> Tensor:
-    """Starts of all rows of a run, item by item: ``z0`` first, the rest drawn; projected where H forbids them."""
-    generator = problem.generator
-    given = _for_restarts(problem, z0)
-    if z0 is not None:
-        _validate.tensor("z0", z0)
-        _validate.batch("z0", z0, tuple(z0.shape[1:]) if given else generator.latent_shape)
-        _validate.same_place("z0", z0, generator.device, generator.dtype, "the generator")
-    items = problem.batch or (1 if z0 is None else len(z0))
-    if z0 is not None and len(z0) != items:
+def _items_of(problem: Problem, z0: Tensor | None) -> int:
+    """Number of items."""
+    return problem.batch or (1 if z0 is None else len(z0))
+
+
+def _given_starts(problem: Problem, z0: Tensor | None, restarts: int, seed: int) -> Starts | None:
+    """The starts in ``z0``, and where it has fewer than wanted, random ones after them; None without ``z0``."""
+    if z0 is None:
+        _validate.seed(seed)
+        return None
+    generator, given = problem.generator, _for_restarts(problem, z0)
+    _validate.tensor("z0", z0)
+    _validate.batch("z0", z0, tuple(z0.shape[1:]) if given else generator.latent_shape)
+    _validate.same_place("z0", z0, generator.device, generator.dtype, "the generator")
+    items = _items_of(problem, z0)
+    if len(z0) != items:
         raise ValueError(f"z0 has {len(z0)} items, but the problem has {items}: give one start per item")
-    random = _random.stream("starts", seed)
-    if z0 is not None and given:
-        begun = z0.detach().clone(memory_format=torch.contiguous_format).flatten(0, 1)
-    else:
-        drawn = [generator.draw(items, random) for _ in range(restarts)]
-        if z0 is not None:
-            drawn[0] = z0.detach().clone()
-        begun = torch.stack(drawn, dim=1).flatten(0, 1)
-    constraint = problem.on_latent.constraint
-    if constraint is None:
-        return begun
-    item = torch.arange(items, device=begun.device).repeat_interleave(restarts)
-    return constraint.rows(item).prox(begun, 1.0)
+    if given:
+        return Starts.given(z0)
+    random = _random_starts(generator, items, restarts, seed)
+    return Starts.given(torch.cat([z0.detach()[:, None], random[:, 1:]], dim=1))
 
 
 def _for_restarts(problem: Problem, z0: Tensor | None) -> bool:

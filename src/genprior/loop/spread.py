@@ -12,7 +12,7 @@ import torch
 
 from genprior.engines import Batches, Engine, EngineError, Place, Poisoned
 from genprior.generators import Preconditioner
-from genprior.loop.checkpoint import Finished
+from genprior.loop.finished import Finished
 from genprior.solvers.base import S
 from genprior.stopping import StopRule
 
@@ -40,8 +40,7 @@ class RunWork(Generic[S]):
 
         def solve(share: Share) -> Finished:
             with torch.inference_mode(False), torch.no_grad():
-                batch = self.run.batch(share.first, share.stop, known[0])
-                batch.iterate()
+                batch, _ = self.run.solved(share.first, share.stop, known[0])
             known[0] = batch.passes.preconditioner
             return batch.finished()
 
@@ -86,7 +85,8 @@ class Spread(Generic[S]):
         left = len(self._ahead) - len(self._given - {first})
         self._given.add(first)
         at_once = min(self._engine.size, left)
-        return Share(first, self._run.options.stop.share(now - self._begun, left / at_once))
+        used = self._run.seconds + now - self._begun
+        return Share(first, self._run.options.stop.share(used, left / at_once))
 
     def _unfinished(self, first: int) -> Finished:
         batch = self._run.batch(first, self._run.options.stop, None)

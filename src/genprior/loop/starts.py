@@ -1,18 +1,105 @@
-"""Starting points of a job: by the seed and the item's number, whatever its batch."""
+"""Where searches start: candidates for each item, the most promising first.
+
+Most items that fail, fail because of their start. So every item looks before it searches: of a pool of samples of the
+generator, drawn once for all items, those come first whose measurements are nearest to its own.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from genprior import _random
+from genprior import _batch, _random
 from genprior.generators import Generator
+from genprior.generators.pool import BLOCK, latents_of_pool
+from genprior.problem import Problem
+
+SAMPLES = 512
+"""Most samples of a pool: 4096 solve hardly more items."""
+_PER_ITEM = 16
+"""Samples for each item of the run: looking then costs as much as about five iterations, at most."""
+_LEAST = 32
+"""Least samples where there are few items."""
+_MOST_OF_BUDGET = 0.15
+"""Share of a run's limits that looking may take."""
+
+
+@dataclass(frozen=True)
+class Starts:
+    """The latents from which the items of a run may start."""
+
+    latents: Tensor
+    """``(N, *latent_shape)``."""
+    order: Tensor
+    """``(items, K)``: for each item the numbers of its candidates among the latents, the most promising first."""
+
+    @classmethod
+    def given(cls, z0: Tensor) -> Starts:
+        """The candidates ``(items, K, *latent_shape)`` as they are."""
+        order = torch.arange(z0.shape[0] * z0.shape[1], device=z0.device).reshape(z0.shape[:2])
+        return cls(z0.detach().clone(memory_format=torch.contiguous_format).flatten(0, 1), order)
+
+    @classmethod
+    def drawn(cls, generator: Generator, order: Tensor, seed: int) -> Starts:
+        """The candidates that :func:`nearest` had chosen from the pool with this seed; costs no pass."""
+        samples = (int(order.max()) // BLOCK + 1) * BLOCK
+        return cls(latents_of_pool(generator, samples, seed), order.to(generator.device))
+
+    def __len__(self) -> int:
+        """Number of items."""
+        return len(self.order)
+
+    def of(self, items: Tensor, skip: int, count: int) -> Tensor:
+        """``(len(items) * count, *latent_shape)``: the candidates of these items after the first ``skip``, item by item."""
+        return self.latents[self.order[items, skip : skip + count].flatten()]
+
+
+def nearest(problem: Problem, items: int, most: int, seed: int) -> Starts | None:
+    """For every item, the ``most`` samples of the generator's pool that fit it best; None where limits do not allow for a pool.
+
+    The passes are counted and limited by those of the problem's generator. The candidates of an item depend on the seed, its
+    data, and on how many items there are: up to 32 of them, the pool grows with their number.
+    """
+    generator = problem.generator
+    wanted = min(SAMPLES, max(_LEAST, _PER_ITEM * items, most))
+    affordable = _affordable(generator, wanted, items)
+    if affordable < BLOCK:
+        return None
+    pool = generator.pool(affordable, seed, rows=items)
+    scores = torch.cat([part.start_scores(pool.signals, part.batch or items) for part in _parts(problem, items)])
+    return Starts(pool.latents, scores.argsort(dim=1, stable=True)[:, :most])
+
+
+def _affordable(generator: Generator, wanted: int, items: int) -> int:
+    """As many samples as the run's limits allow for; one pass shows how long they take."""
+    passes = generator.passes
+    if not passes.limited:
+        return wanted
+    if passes.share(wanted / items, 0, items) <= _MOST_OF_BUDGET:  # as far as passes are limited
+        generator(latents_of_pool(generator, BLOCK, 0)[:1])
+    share = passes.share(wanted / items, 0, items)
+    return wanted if share <= _MOST_OF_BUDGET else math.floor(wanted * _MOST_OF_BUDGET / share) // BLOCK * BLOCK
+
+
+def _parts(problem: Problem, items: int) -> list[Problem]:
+    """The problem in parts of at most so many items that their scores are computed in bounded memory."""
+    if problem.batch is None:
+        return [problem]
+    numbers = torch.arange(items, device=problem.generator.device)
+    size = max(1, _AT_ONCE // math.prod(problem.generator.signal_shape))
+    return [problem] if items <= size else [problem.rows(part) for part in _batch.pieces(numbers, size)]
+
+
+_AT_ONCE = 2**22
+"""Most values of the signals of a part."""
 
 
 def starts(generator: Generator, seed: int, numbers: Sequence[int], restarts: int) -> Tensor:
-    """Starts ``(items, restarts, *latent_shape)`` of a job: each by the seed and the numbers of item and restart."""
+    """Random starts ``(items, restarts, *latent_shape)``: each by the seed and the numbers of item and restart."""
     drawn = [
         torch.cat([generator.draw(1, _random.stream("starts", seed, number, restart)) for restart in range(restarts)])
         for number in numbers

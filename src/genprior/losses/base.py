@@ -54,6 +54,15 @@ class Loss(ABC):
         """Value per item."""
         return self.evaluate(w)[0]
 
+    def start_scores(self, signals: Tensor, items: int) -> Tensor:
+        """``(items, N)``: how far each of N signals is from the data of each item, by which its starts are chosen.
+
+        The lower the better; by default the loss itself.
+        """
+        if self.batch is None:
+            return self(signals).expand(items, -1)
+        return torch.stack([self(signal.expand(items, *signal.shape)) for signal in signals], dim=1)
+
     def relative_residual(self, value: Tensor) -> Tensor | None:
         """``|A w - y| / |y|`` per item from the loss's value, where the loss is the square of a residual; else None."""
         return None

@@ -63,6 +63,11 @@ class SquaredDistance(Loss):
         """One prox of R."""
         return Prox(term, Quadratic(2 * self.weight, self.y))
 
+    def start_scores(self, signals: Tensor, items: int) -> Tensor:
+        """The loss, for all pairs at once."""
+        weight = _batch.column(self.weight, self.y)
+        return weight[:, None] * _batch.distances(self.y, signals).square()
+
     def relative_residual(self, value: Tensor) -> Tensor:
         """``|w - y| / |y|`` per item from the loss's value."""
         return (value / self.weight).sqrt() / _batch.norm(self.y)

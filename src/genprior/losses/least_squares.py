@@ -117,6 +117,13 @@ class LeastSquares(Loss):
         operator = self.operator.bound(signal_shape, device, dtype)
         return self if operator is self.operator else LeastSquares(operator, self.y)
 
+    def start_scores(self, signals: Tensor, items: int) -> Tensor:
+        """The loss, for all pairs at once where the items share the operator."""
+        if self.operator.batch is not None:
+            return super().start_scores(signals, items)
+        seen = self.operator(signals) if self.form is None else self.form.forward(signals)
+        return 0.5 * _batch.distances(self.target, seen).square()
+
     def relative_residual(self, value: Tensor) -> Tensor:
         """``|A w - y| / |y|`` per item from the loss's value."""
         return (2 * value).sqrt() / _batch.norm(self.y)

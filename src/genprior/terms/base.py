@@ -105,6 +105,13 @@ class Term(ABC):
         """
         return self(x) < math.inf
 
+    def start_score(self, x: Tensor) -> Tensor:
+        """Value of each item by which starts are compared, the lower the better: f itself, and finite.
+
+        A term whose values say little far from its minimum gives another measure of distance.
+        """
+        return self(x)
+
     def as_quadratic(self) -> tuple[PerItem, PerItem] | None:
         """Give ``(c, centre)`` when ``f(x) = c/2 |x - centre|^2`` up to a constant, else None."""
         return None
@@ -314,6 +321,11 @@ class Scaled(Wrapped):
         """As the term."""
         return self.term.feasible(x, rounding_scale)
 
+    def start_score(self, x: Tensor) -> Tensor:
+        """``c`` times that of the term; of a constraint that of the term."""
+        score = self.term.start_score(x)
+        return score if self.is_indicator else one_per_item("the factor of a term", self.factor, x) * score
+
     def as_quadratic(self) -> tuple[PerItem, PerItem] | None:
         """Multiply the curvature of the term, if it is a quadratic."""
         inner = self.term.as_quadratic()
@@ -373,6 +385,10 @@ class Around(Wrapped):
         y = self.centred(x)
         size = y.abs() if isinstance(y, Tensor) else abs(y)
         return self.term.feasible(x - y, x.abs() + size + rounding_scale)
+
+    def start_score(self, x: Tensor) -> Tensor:
+        """That of f at ``x - y``."""
+        return self.term.start_score(x - self.centred(x))
 
     def as_quadratic(self) -> tuple[PerItem, PerItem] | None:
         """Shift the centre of the term, if it is a quadratic."""

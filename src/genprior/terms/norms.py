@@ -97,6 +97,10 @@ class LInf(Term):
         level = spread(shrink_level(rows, torch.minimum(step_per_item(t, v), enough)).clamp(min=0), v)
         return torch.minimum(torch.maximum(v, -level), level)
 
+    def start_score(self, x: Tensor) -> Tensor:
+        """``|x|``: of random signals, some entry of each is always about as wrong as can be."""
+        return norm(x)
+
     def subgradient(self, x: Tensor) -> Tensor:
         """Mean of the signed unit vectors of the largest entries: the smallest subgradient; 0 at 0."""
         size = flat(x).abs()

@@ -58,6 +58,10 @@ class Indicator(Term):
         """``|x - P(x)|``."""
         return norm(x - self.project(x))
 
+    def start_score(self, x: Tensor) -> Tensor:
+        """``|x - P(x)|``, which is finite."""
+        return self.violation(x)
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Box(Indicator):

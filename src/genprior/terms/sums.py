@@ -134,6 +134,10 @@ class Sum(Term):
         """Whether each item lies in all domains."""
         return torch.stack([part.feasible(x, rounding_scale) for part in self.parts]).all(dim=0)
 
+    def start_score(self, x: Tensor) -> Tensor:
+        """The sum of theirs."""
+        return torch.stack([part.start_score(x) for part in self.parts]).sum(dim=0)
+
     def as_quadratic(self) -> tuple[PerItem, PerItem] | None:
         """The sum of the weights and the weighted mean of the centres, where all parts are quadratic."""
         if any(part.as_quadratic() is None for part in self.parts):
