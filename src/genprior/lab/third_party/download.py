@@ -14,8 +14,10 @@ from genprior.files.guard import Unreadable
 from genprior.lab.third_party.archives import check_digest, default_folder, find_archive
 from genprior.lab.third_party.packages import Package, package_of
 
-_LAST_LINES = 4
-"""Lines of pip that an error quotes."""
+_LAST_LINES = 20
+"""Lines of pip among which the reason for a failure is looked for."""
+_OTHER_FILE = "DO NOT MATCH THE HASHES"
+"""How pip says that the registry offers another file."""
 _QUIET = ("--no-input", "--disable-pip-version-check", "--progress-bar=off", "--retries=1", "--timeout=30")
 
 
@@ -74,7 +76,20 @@ def _run(arguments: list[str], package: Package, folder: Path, announce: Callabl
             process.terminate()
             raise
     if process.returncode:
-        raise ConnectionError(
-            f"pip could not download {package.name}=={package.version} ({' '.join(last) or 'it said nothing'}): is there a "
-            f"network, and does pip reach a registry? Otherwise put {package.archive} into {folder}"
-        )
+        raise _failure(package, _reason(list(last)), folder)
+
+
+def _reason(lines: list[str]) -> str:
+    """The last line that pip calls an error, or else its last line."""
+    errors = [line for line in lines if line.startswith("ERROR")]
+    return (errors or lines or ["it said nothing"])[-1]
+
+
+def _failure(package: Package, reason: str, folder: Path) -> Exception:
+    what = f"{package.name}=={package.version}"
+    if _OTHER_FILE in reason:
+        return Unreadable(f"the registry offers another file as {what} than the published {package.archive}: refused")
+    return ConnectionError(
+        f"pip could not download {what} ({reason}): is there a network, and does pip reach a registry? Otherwise put "
+        f"{package.archive} into {folder}"
+    )

@@ -37,7 +37,7 @@ def open_third_party(
     """
     package = package_of(package)
     label = package.chosen_label(label)
-    with generator_file(package, folder) as path, reading(path, f"the generator of {package.name}"):
+    with generator_file(package, folder) as path, reading(package.archive, f"the generator of {package.name}"):
         module = _MODULES[package.key](path, label, package)
     return Generator(
         module.to(device).eval(),
