@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from genprior.engines import Engine, EngineError, Local, Place
+from genprior.engines import Crew, Engine, EngineError, Local, Place
 from genprior.files import Items
 from genprior.jobs.recover import recover
 from genprior.jobs.settings import Recovery, Source
@@ -188,3 +188,26 @@ def test_the_time_is_that_of_the_clock_on_the_wall_and_goes_on_after_an_interrup
     recover(job("two", time=12.0), engine=second)
     used = len(first.shares) - (1 if len(first.shares) == 4 else 0)
     assert second.shares[0][0] == pytest.approx((12 - used) * 2 / (6 - used))
+
+
+class Roomy(Slow):
+    """Learns only when it runs that it has three workers, one of which is lost after the first answer."""
+
+    size = 1
+
+    def run(self, batches):
+        crew = Crew("three workers", 3)
+        batches.watch(crew)
+        for number, answer in super().run(batches):
+            crew.answered, crew.alive = crew.answered + 1, 2
+            batches.watch(crew)
+            yield number, answer
+
+
+def test_the_time_is_shared_by_the_workers_that_there_are(job, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr("genprior.jobs.course.time.monotonic", lambda: now[0])
+    engine = Roomy(now)
+    recover(job("two", time=12.0), engine=engine)
+    shares = [12 * 3 / 6, 11 * 2 / 5, 10 * 2 / 4, 9 * 2 / 3, 8.0, 7.0]
+    assert [share for share, _ in engine.shares] == pytest.approx(shares)

@@ -22,7 +22,7 @@ class Course:
     """Makes the tasks, keeps the clock on the wall, and reports, for one run of a job."""
 
     def __init__(self, job: Recovery, items: Items, plan: Plan, engine: Engine, on_progress: Progress) -> None:
-        self._job, self._items, self._at_once, self._report = job, items, engine.size, on_progress
+        self._job, self._items, self._report = job, items, on_progress
         self._left = plan.left
         """Batches that were never handed out."""
         self._given: set[int] = set()
@@ -31,7 +31,7 @@ class Course:
         self._before = self._done = plan.items_done(len(items), job.batch_size)
         self._show = sampled(len(items), job.pictures)
         self._shares: dict[int, float | None] = {}
-        self.crew = Crew("nothing was left to do", 0)
+        self.crew = Crew("nothing was left to do", engine.size)
 
     @property
     def elapsed(self) -> float:
@@ -59,7 +59,7 @@ class Course:
     def task(self, number: int, whole: bool) -> Task:
         """A batch, as it is handed out now."""
         self._begun = self._begun or time.monotonic()
-        self._say(0.0, "reading" if self._at_once == 1 else "")
+        self._say(0.0, "reading" if self.crew.wanted == 1 else "")
         size = self._job.batch_size
         start, stop = number * size, min(len(self._items), (number + 1) * size)
         self._shares[number] = self._share()
@@ -97,11 +97,11 @@ class Course:
         if self._job.time is None:
             return None
         left = max(1, self._left)
-        return max(0.0, self._job.time - self.elapsed) * min(self._at_once, left) / left
+        return max(0.0, self._job.time - self.elapsed) * min(self.crew.at_once, left) / left
 
     def _say(self, within: float, note: str) -> None:
         speed = f"{self.per_second:.3g} items/s" if self._done > self._before else ""
-        alive = f"{self.crew.alive} of {self.crew.wanted} workers" if self._at_once > 1 or self.crew.wanted > 1 else ""
+        alive = f"{self.crew.alive} of {self.crew.wanted} workers" if self.crew.wanted > 1 else ""
         lost = f"{self.crew.deaths} lost" if self.crew.deaths else ""
         text = ", ".join(filter(None, (speed, alive, lost, note)))
         self._report(self._done + within, len(self._items), text)
