@@ -18,7 +18,7 @@ from genprior.engines.base import Answer, Answers, Batches, Engine, EngineError,
 from genprior.engines.dispatch import Patience, dispatch
 from genprior.engines.local import enough
 from genprior.engines.pool import Answered, Event, Failed, Gone, Pool, Ready
-from genprior.engines.worker import Head, dumps, open_work, packed, portable, versions
+from genprior.engines.worker import Head, arrived, dumps, open_work, packed, portable, versions
 
 _ANSWERS_WITHIN = 10.0
 """Seconds in which a cluster's address must take a connection."""
@@ -172,10 +172,9 @@ class _Actors(Pool):
             self._workers.pop(worker, None)
             return Gone(worker, f"was lost ({_detail(problem)})")
         if opening:
-            return Ready(worker) if content is None else Failed(worker, pickle.loads(content))
-        succeeded, answer = content
-        value = pickle.loads(answer)  # of our own worker
-        return Answered(worker, value) if succeeded else Failed(worker, value)
+            return Ready(worker) if content is None else Failed(worker, arrived(content))
+        succeeded, answer = content  # of our own worker
+        return Answered(worker, pickle.loads(answer)) if succeeded else Failed(worker, arrived(answer))
 
     def _stored(self, content: bytes) -> Any:
         try:
