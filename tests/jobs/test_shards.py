@@ -82,6 +82,21 @@ def test_two_processes_on_one_shard_are_refused(job):
         recover_shard(job(), Shard(1, 2))
 
 
+def test_what_is_still_being_solved_is_not_gathered(job):
+    """Opening the records would cut off the one that is being written."""
+    from genprior.jobs.ledger import alone
+
+    recover_shard(job(steps=3), Shard(1, 1))
+    log = next((job().out / ".shards" / "000001-of-000001").glob("*.log"))
+    whole = log.read_bytes()
+    log.write_bytes(whole[:-1])
+    with alone(job().out, ".shards/000001-of-000001"), pytest.raises(ValueError, match="another process is working"):
+        gather(job().out)
+    assert log.read_bytes() == whole[:-1]
+    log.write_bytes(whole)
+    assert gather(job().out).recovered == 7
+
+
 def test_shards_of_another_job_are_refused(job):
     recover_shard(job(steps=3), Shard(1, 2))
     with pytest.raises(ValueError, match=r"holds another job .steps was 3, now 4"):
