@@ -21,7 +21,10 @@ from genprior.engines.pool import Answered, Event, Failed, Gone, Pool, Ready
 from genprior.engines.worker import Head, arrived, dumps, open_work, packed, portable, versions
 
 _ANSWERS_WITHIN = 10.0
-"""Seconds in which a cluster's address must take a connection."""
+"""Seconds in which a cluster's address must take a connection, and answer."""
+_FRAME, _SETTINGS = 9, b"\x04"
+"""Bytes of the head of a frame in HTTP/2, and the type of settings in it."""
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + _SETTINGS + bytes(5)
 
 
 @dataclass(frozen=True)
@@ -208,7 +211,7 @@ def _connect(ray: ModuleType, address: str) -> bool:
     if wanted == "local":
         options |= {"include_dashboard": False}
     else:
-        _refuse_silent(wanted)
+        _refuse_silent(_started_here() if wanted == "auto" else wanted)
     try:
         ray.init(address=wanted, **options)
     except ConnectionError as problem:
@@ -232,6 +235,16 @@ def _refuse_another(ray: ModuleType, address: str) -> None:
         )
 
 
+def _started_here() -> str:
+    """The address that ``auto`` stands for, where Ray tells it; its cluster may be dead."""
+    try:
+        from ray._private.services import canonicalize_bootstrap_address  # noqa: PLC0415
+
+        return str(canonicalize_bootstrap_address("auto"))
+    except Exception:  # another version of Ray, or none was started: ray.init says so
+        return "auto"
+
+
 def _refuse_silent(address: str) -> None:
     """Raise where nobody answers at an address: Ray itself would wait for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
@@ -240,12 +253,24 @@ def _refuse_silent(address: str) -> None:
             return
         raise EngineError(f"address is {address!r}, expected auto, local, host:port or ray://host:port")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWERS_WITHIN).close()
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWERS_WITHIN) as connection:
+            if os.environ.get("RAY_USE_TLS", "0") == "0":
+                _refuse_others(connection)
     except (OSError, OverflowError) as problem:
         raise EngineError(
             f"no Ray cluster answers at {address} ({problem}): is it running, and can this machine reach it? "
             "ray status, on its machine, shows it"
         ) from None
+
+
+def _refuse_others(connection: socket.socket) -> None:
+    """Raise where no settings of HTTP/2 come back, with which every server of Ray begins."""
+    connection.sendall(_GREETING)
+    head = b""
+    while len(head) < _FRAME and (piece := connection.recv(_FRAME - len(head))):
+        head += piece
+    if head[3:4] != _SETTINGS:
+        raise ConnectionError("something else than Ray answers there")
 
 
 def _room(ray: ModuleType, engine: Ray) -> int:

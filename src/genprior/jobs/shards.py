@@ -142,7 +142,7 @@ class _Gathered(Engine):
                 yield number, SolvedBatch.restored(record)
 
     def _log(self, name: str, owner: str) -> Log:
-        """The records of a shard; raises while it is being solved, because a log that is opened is cut after its last record."""
+        """The records of a shard; raises while it is being solved: opening a log cuts off a record that is half written."""
         with alone(self.out, f"{_FOLDER}/{name}"):
             return Log(self.out / _FOLDER / name, owner)
 
