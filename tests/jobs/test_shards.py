@@ -6,10 +6,11 @@ import os
 import numpy as np
 import pytest
 
-from genprior.engines import EngineError
+from genprior.engines import EngineError, Local
 from genprior.jobs.forecast import forecast
 from genprior.jobs.recover import recover
 from genprior.jobs.shards import Shard, gather, recover_shard
+from genprior.jobs.work import Task
 from tests.jobs.conftest import Noting
 
 
@@ -126,3 +127,10 @@ def test_a_forecast_solves_one_batch_and_writes_nothing(job):
     recover(job(batch_size=2, steps=3))
     assert forecast(job(batch_size=2, steps=3)).begun
     assert forecast(job(batch_size=2, time=1e-3)).seconds == 1e-3
+
+
+def test_a_forecast_gives_its_batch_the_share_of_the_time_that_it_would_have(job, monkeypatch):
+    made = []
+    monkeypatch.setattr("genprior.jobs.forecast.Task", lambda *given: made.append(Task(*given)) or made[-1])
+    forecast(job(batch_size=2, time=0.8), engine=Local(2))
+    assert (made[-1].start, made[-1].stop, made[-1].seconds) == (0, 2, 0.8 * 2 / 4)
