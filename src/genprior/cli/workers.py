@@ -31,6 +31,11 @@ class Workers(Machine):
     """Seconds after which a worker counts as hung, is stopped, and its batch repeated; by default 20 times the longest
     batch so far, and at least 10 minutes."""
 
+    @property
+    def device_here(self) -> str:
+        """The device of workers on Ray is that of their machines."""
+        return "cpu" if self.engine == "ray" else self.device
+
     def chosen(self) -> Engine | None:
         """The engine; None for this process."""
         from genprior.engines import Local, Ray  # noqa: PLC0415 - slow to import
