@@ -5,14 +5,16 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from genprior.engines import Crew, Engine, EngineError, Local, Place
+from genprior.engines.worker import packed
 from genprior.files import Items
-from genprior.jobs.recover import recover
+from genprior.jobs.recover import Driver, recover
 from genprior.jobs.settings import Recovery, Source
 from tests.jobs.conftest import CODE
 
@@ -211,3 +213,10 @@ def test_the_time_is_shared_by_the_workers_that_there_are(job, monkeypatch):
     recover(job("two", time=12.0), engine=engine)
     shares = [12 * 3 / 6, 11 * 2 / 5, 10 * 2 / 4, 9 * 2 / 3, 8.0, 7.0]
     assert [share for share, _ in engine.shares] == pytest.approx(shares)
+
+
+def test_tokens_in_the_names_of_inputs_do_not_leave_the_driver(job):
+    work = Driver(job("one"), lambda *given: None, None).work()
+    secret = replace(work, job=replace(work.job, inputs=("https://me:secret@host/in.npy?token=secret",)))
+    assert b"secret" not in packed(secret)
+    assert b"my_model" in packed(secret)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import hashlib
-import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -91,18 +91,23 @@ class Shipment:
         at = {str(path): str(_absolute(path)) for path in found}
         return cls(_with_files(source, at), with_files(operator, at), files, folder)
 
-    def arrive(self) -> tuple[Source, str]:
-        """On a worker: source and operator with paths that hold here; files that are not visible are unpacked."""
+    @contextmanager
+    def arrived(self) -> Iterator[tuple[Source, str]]:
+        """On a worker: source and operator with paths that hold here, to be opened within.
+
+        Files that are not visible are unpacked, and removed afterwards: a worker that is killed later leaves none behind.
+        """
         if all(file.visible() for file in self.files):
-            return self.source, self.operator
-        folder = Path(tempfile.mkdtemp(prefix="genprior-"))
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        for file in self.files:
-            file.unpack(folder)
-        if self.folder is not None:
-            sys.path.insert(0, str(_below(folder, self.folder)))
-        at = {str(file.path): str(_below(folder, file.path)) for file in self.files}
-        return _with_files(self.source, at), with_files(self.operator, at)
+            yield self.source, self.operator
+            return
+        with tempfile.TemporaryDirectory(prefix="genprior-", ignore_cleanup_errors=True) as name:
+            folder = Path(name)
+            for file in self.files:
+                file.unpack(folder)
+            if self.folder is not None:
+                sys.path.insert(0, str(_below(folder, self.folder)))
+            at = {str(file.path): str(_below(folder, file.path)) for file in self.files}
+            yield _with_files(self.source, at), with_files(self.operator, at)
 
 
 def _with_files(source: Source, at: dict[str, str]) -> Source:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -64,7 +64,9 @@ class Model:
 
 @dataclass(frozen=True)
 class RecoveryWork:
-    """A recovery as the workers get it; when it is pickled, ``here`` stays behind."""
+    """A recovery as the workers get it; when it is pickled, ``here`` and the names of the inputs, which may hold tokens, stay
+    behind.
+    """
 
     job: Recovery
     items: Items
@@ -77,7 +79,7 @@ class RecoveryWork:
     """What the driver has opened, where it solves the batches itself."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "here": None}
+        return {**self.__dict__, "job": replace(self.job, inputs=()), "here": None}
 
     def open(self, place: Place) -> Callable[[Task], SolvedBatch | Blind]:
         """Open generator and operator, once for all batches."""
@@ -85,14 +87,14 @@ class RecoveryWork:
         return Solver(self.job, model, self.items, self.labels, place).solved
 
     def _arrived(self, device: str) -> Model:
-        source, operator = self.shipment.arrive()
-        generator = source.open(device).generator
-        if source_digest(source.generator, source.weights, generator) != self.digest:
-            raise EngineError(
-                "a worker opened the generator with other numbers than the driver: if its code draws weights at random, draw "
-                "them with a seed, or store them in a file"
-            )
-        return Model.of(generator, operator)
+        with self.shipment.arrived() as (source, operator):
+            generator = source.open(device).generator
+            if source_digest(source.generator, source.weights, generator) != self.digest:
+                raise EngineError(
+                    "a worker opened the generator with other numbers than the driver: if its code draws weights at random, "
+                    "draw them with a seed, or store them in a file"
+                )
+            return Model.of(generator, operator)
 
 
 @dataclass(frozen=True)
