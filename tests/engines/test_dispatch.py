@@ -95,12 +95,14 @@ def test_that_a_worker_does_not_see_the_inputs_says_nothing_about_the_time_that_
     class Unseeing(Scripted):
         def send(self, worker, task):
             number, whole = task
-            self._at(1200.0 if whole else 0.1, Answered(worker, number if whole else Blind("no such folder")))
+            blind = Blind(f"file {number} is not there")
+            self._at(1200.0 if whole else 0.1, Answered(worker, number if whole else blind))
 
     pool, crews = Unseeing(lambda worker, task: (1.0, "answer")), []
     found = dict(run(pool, range(6), patience=Patience(), task=lambda n, whole: (n, whole), watch=crews.append))
     assert found == {n: n for n in range(6)}
     assert crews[-1].deaths == 0
+    assert len(crews[-1].notes) == 1
 
 
 def test_workers_whose_answers_wait_for_a_slow_driver_do_not_count_as_hung():

@@ -2,14 +2,16 @@
 
 import os
 import socket
+import sys
 import threading
 import time
+import types
 from pathlib import Path
 
 import pytest
 
 from genprior.engines import Batches, EngineError, Ray
-from genprior.engines.ray import _refuse_silent
+from genprior.engines.ray import _refuse_silent, _Worker
 from genprior.jobs.recover import recover
 from tests.engines.test_recover import job, outcome_of  # noqa: F401 - a fixture
 from tests.engines.works import Squares
@@ -131,6 +133,24 @@ def test_a_worker_that_hangs_is_replaced(cluster, tmp_path):
 def test_more_than_there_is(cluster, options, message):
     with pytest.raises(EngineError, match=message):
         run(Squares(), **options)
+
+
+def test_workers_whose_machine_lacks_genprior(cluster, monkeypatch):
+    module = types.ModuleType("only_here")
+    module._Worker = _Worker
+    monkeypatch.setitem(sys.modules, "only_here", module)
+    monkeypatch.setattr(_Worker, "__module__", "only_here")
+    with pytest.raises(
+        EngineError, match=r"can start.*No module named 'only_here'.*is genprior installed on its machine"
+    ):
+        list(run(Squares(), workers=1))
+
+
+def test_what_no_machine_has_together(cluster, monkeypatch):
+    machines = [{"Alive": True, "Resources": resources} for resources in ({"CPU": 4.0}, {"GPU": 1.0})]
+    monkeypatch.setattr(ray, "nodes", lambda: machines)
+    with pytest.raises(EngineError, match=r"no machine of the Ray cluster has both 1 processors and 1 graphics cards"):
+        run(Squares(), gpus_per_worker=1.0)
 
 
 def test_fewer_workers_fit_than_were_asked_for(cluster):

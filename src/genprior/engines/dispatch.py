@@ -225,10 +225,9 @@ class _Dispatch(Generic[Task, Answer]):
         """With the contents of the inputs."""
         if running.whole:
             raise EngineError(f"batch {running.number} cannot be solved: {answer.reason}")
-        if worker not in self.blind:
-            self.blind.add(worker)
+        if not self.blind:  # one note, however many they are
             self.crew.notes.append(f"inputs are sent to workers that cannot read them ({answer.reason})")
-            self.crew.notes[:] = dict.fromkeys(self.crew.notes)
+        self.blind.add(worker)
         self.crew.retries += 1
         self._send(worker, running.number, whole=True)
 

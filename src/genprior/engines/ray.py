@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import pickle
+import re
 import socket
 import time
 from collections.abc import Sequence
@@ -119,6 +120,11 @@ class _Actors(Pool):
     def _begin(self, engine: Ray, work: bytes) -> None:
         ray = self._ray
         room = _room(ray, engine)
+        if not room:
+            raise EngineError(
+                f"no machine of the Ray cluster has both {engine.cpus_per_worker:g} processors and "
+                f"{engine.gpus_per_worker:g} graphics cards: ask for less with cpus_per_worker and gpus_per_worker"
+            )
         self.fitting = min(room, engine.workers or room)
         if engine.workers is not None and room < engine.workers:
             self.notes = (f"{engine.workers} workers were asked for, {room} fit into the Ray cluster",)
@@ -292,7 +298,11 @@ def _room(ray: ModuleType, engine: Ray) -> int:
 
 def _detail(problem: BaseException) -> str:
     """How a worker ended, where Ray knows."""
-    _, found, detail = str(problem).partition("Worker exit detail: ")
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(problem))
+    if "creation task" in text:
+        cause = next(line.strip() for line in reversed(text.splitlines()) if line.strip())
+        return f"{cause}: is genprior installed on its machine, in the same version?"
+    _, found, detail = text.partition("Worker exit detail: ")
     return detail.partition(". Some common causes")[0].strip() if found else _first_line(problem)
 
 

@@ -64,8 +64,9 @@ class Model:
 
 @dataclass(frozen=True)
 class RecoveryWork:
-    """A recovery as the workers get it; when it is pickled, ``here`` and the names of the inputs, which may hold tokens, stay
-    behind.
+    """A recovery as the workers get it.
+
+    When it is pickled, ``here`` stays behind, and so do the names of the inputs, which may hold tokens.
     """
 
     job: Recovery
