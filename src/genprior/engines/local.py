@@ -48,7 +48,8 @@ class Local(Engine):
     """Threads of each. Results depend on the number of threads in the last bits, as torch's sums do."""
     batch_seconds: float | None = None
     """A worker that needs longer for a batch is stopped, and the batch is repeated. By default 20 times as long as the
-    longest batch so far, and 10 minutes at least; in a job with a time limit at least two minutes above the batch's own."""
+    longest batch so far, and 10 minutes at least, four times that when it is repeated, and without limit before the first
+    answer; in a job with a time limit at least two minutes above the batch's own."""
 
     def __post_init__(self) -> None:
         _validate.whole("workers", self.workers)

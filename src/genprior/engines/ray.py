@@ -40,7 +40,7 @@ class Ray(Engine):
     on this machine alone, for this job; ``host:6379``: a cluster that this machine belongs to; ``ray://host:10001``: one
     that it does not belong to. A connection that the caller has made with ``ray.init`` is used, and left open."""
     workers: int | None = None
-    """As many as fit, where this is not given."""
+    """As many as fit, where this is not given; give it, or a ``batch_size``, to ``gp.solve``, which else makes one batch."""
     cpus_per_worker: float = 1
     """Processors that each worker reserves."""
     gpus_per_worker: float = 0
@@ -178,7 +178,8 @@ class _Actors(Pool):
         try:
             content = self._ray.get(reference)
         except self._ray.exceptions.RayError as problem:
-            self._workers.pop(worker, None)
+            with suppress(Exception):  # it may be alive, and only out of reach
+                self._ray.kill(self._workers.pop(worker), no_restart=True)
             return Gone(worker, f"was lost ({_detail(problem)})")
         if opening:
             return Ready(worker) if content is None else Failed(worker, arrived(content))
