@@ -31,8 +31,10 @@ STEPS = 30
 
 def run(path=None, *, solver="exact", stop=None, problem=None, every=7, callbacks=(), **options):
     """Everything is built anew, as in a new process."""
+    problem = problem or tiny_problem()
+    problem.generator.forget()
     return gp.solve(
-        problem or tiny_problem(),
+        problem,
         SOLVERS[solver] if isinstance(solver, str) else solver,
         stop=stop or gp.MaxSteps(STEPS),
         checkpoint=None if path is None else gp.Checkpoint(path, steps=every),
@@ -51,7 +53,9 @@ def interrupted_then_resumed(path, how, *, at=17, after_calls=0, **options):
         assert gp.Status.INTERRUPTED in partial.status
     steps = []
     resumed = run(path, callbacks=[lambda view: steps.append(view.step)], **options)
-    assert steps[0] == (at // 7 * 7 if isinstance(how, RuntimeError) else at), "it did not go on where it was stored"
+    assert steps[0] == ((at - 1) // 7 * 7 if isinstance(how, RuntimeError) else at), (
+        "it did not go on where it was stored"
+    )
     return resumed
 
 

@@ -30,7 +30,8 @@ def steps_of(recorder, item=0):
 
 
 def test_columns_of_a_run():
-    result = gp.solve(tiny_problem(3), gp.ExactADMM(), stop=gp.MaxSteps(6), tolerance=0)
+    problem = tiny_problem(3)
+    result = gp.solve(problem, gp.ExactADMM(), stop=gp.MaxSteps(6), tolerance=0, z0=problem.generator.sample_latent(3))
     assert result.history.columns == COLUMNS
     assert len(result.history) == 3
     column = result.history.item(1)

@@ -128,9 +128,10 @@ def test_no_steps_return_the_start():
 @pytest.mark.parametrize("steps", [1, 3, 5, 12])
 def test_exactly_as_many_steps(steps):
     made = []
-    result = gp.solve(
-        tiny_problem(), gp.GradientDescent(), stop=gp.MaxSteps(steps), callbacks=[lambda v: made.append(v.step)]
-    )
+    problem = tiny_problem()
+    z0 = problem.generator.sample_latent(4, seed=1)
+    watch = [lambda view: made.append(view.step)]
+    result = gp.solve(problem, gp.GradientDescent(), stop=gp.MaxSteps(steps), z0=z0, callbacks=watch)
     assert result.steps.tolist() == [steps] * 4
     assert made == list(range(steps + 1)), "the start, and every step, the last one too"
     assert (result.forwards, result.backwards) == (steps + 1, steps)

@@ -101,7 +101,9 @@ def test_a_time_limit_is_shared_by_the_clock_on_the_wall(monkeypatch):
                 now[0] += 1.0
             raise KeyboardInterrupt
 
-    gp.solve(problem(8), stop=gp.Seconds(10.0), batch_size=2, engine=Slow())
+    posed = problem(8)
+    z0 = posed.generator.sample_latent(8, seed=1)
+    gp.solve(posed, stop=gp.Seconds(10.0), z0=z0, batch_size=2, engine=Slow())
     assert shares == pytest.approx([10 * 2 / 4, 9 * 2 / 3, 8.0, 7.0])
 
 
@@ -118,7 +120,9 @@ def test_the_time_is_shared_by_the_workers_that_there_are_and_limits_each_of_the
                 shares.append((batches.task(first, False).stop.limits()[0], batches.seconds(first)))
             raise KeyboardInterrupt
 
-    gp.solve(problem(8), stop=gp.Seconds(10.0), batch_size=2, engine=Roomy())
+    posed = problem(8)
+    z0 = posed.generator.sample_latent(8, seed=1)
+    gp.solve(posed, stop=gp.Seconds(10.0), z0=z0, batch_size=2, engine=Roomy())
     assert shares == [(10 * 2 / 4,) * 2, (10 * 2 / 3,) * 2, (10.0, 10.0), (10.0, 10.0)]
 
 

@@ -18,7 +18,6 @@ from genprior.app.recipe import PATIENCE, Recipe
 from genprior.app.snapshot import Lane, Phase, Snapshot
 from genprior.app.turns import TurnLock
 from genprior.loop.solve import solve
-from genprior.loop.starts import starts
 from genprior.result import Result
 from genprior.solvers import Adam
 from genprior.stopping import MaxSteps, Seconds, View
@@ -130,7 +129,7 @@ class Race:
             registry.SOLVERS[self.recipe.solvers[number]](),
             stop=Seconds(self.recipe.seconds),
             restarts=self.recipe.restarts,
-            z0=starts(damaged.problem.generator, self.recipe.seed, [0], self.recipe.restarts),
+            seed=self.recipe.seed,
             patience=PATIENCE,
             callbacks=[watcher],
             progress=False,

@@ -65,7 +65,7 @@ class Recipe:
         seconds = self.seconds if seconds is None else seconds
         words = ["genprior", *self.damage.command(self.truth.shape[1:], self.image_file)]
         words += ["--generator", self.generator, "--solver", registry.SOLVERS[solver].name]
-        words += ["--restarts", str(self.restarts)] if self.restarts > 1 else []
+        words += ["--restarts", str(self.restarts)]
         words += ["--time", f"{seconds:g}", "--patience", str(PATIENCE), "--seed", str(self.seed)]
         return shlex.join([*words, "--out", "recovered"])
 
@@ -95,7 +95,7 @@ class Recipe:
         lines += ["from genprior.defence import attacks"] if isinstance(self.damage, Attacked) else []
         noisy = isinstance(self.damage, Linear) and self.damage.noise
         lines += ["from genprior.jobs.posed import simulate"] if noisy else []
-        return [*lines, "from genprior.loop.starts import starts"]
+        return lines
 
     def _image(self) -> list[str]:
         lines = [f'G = gp.load_generator("{self.generator}")']
@@ -117,7 +117,7 @@ class Recipe:
             f"    gp.{solver}(),",
             f"    stop=gp.Seconds({seconds!r}),",
             f"    restarts={self.restarts},",
-            f"    z0=starts(G, seed={self.seed}, numbers=[0], restarts={self.restarts}),  # the starts of the command",
+            f"    seed={self.seed},",
             f"    patience={PATIENCE},",
             ")",
             "print(result.summary())",

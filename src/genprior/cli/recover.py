@@ -45,8 +45,9 @@ class Common(Workers, Prior):
     solver: str = "auto"
     """auto, exact-admm, linearized-admm, quasi-newton, levenberg-marquardt, lbfgs, adam, gradient-descent,
     projected-gradient. All with default steps. The paper's step sizes of the two ADMM solvers are available in Python only."""
-    restarts: int = 1
-    """Starts per item; the worse ones are dropped early."""
+    restarts: int | None = None
+    """Starts per item, side by side; the worse ones are dropped early. By default as many as pay: one, and more for items
+    that end far worse than the others."""
     time: float | None = None
     """Seconds for the whole job, by the clock on the wall, with any number of workers."""
     steps: int | None = None

@@ -174,7 +174,7 @@ def record_of(name: str, solved: Solved, place: int) -> dict[str, Any]:
         "penalty": float(result.penalty[place]),
         "representable": not bool(result.unfit[place]),
         "noise": None if solved.noise is None else finite(float(solved.noise[place])),
-        "restarts": result.restarts,
+        "restarts": int(result.starts[place]),
     }
     if solved.truth is not None:
         difference = result.signal[place] - solved.truth[place]

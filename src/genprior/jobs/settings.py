@@ -135,7 +135,8 @@ class Recovery:
     box: tuple[float, float] | None = None
     latent_ball: float | None = None
     solver: str = "auto"
-    restarts: int = 1
+    restarts: int | None = None
+    """Starts per item; None: as many as pay."""
     time: float | None = None
     steps: int | None = None
     patience: int | None = None
@@ -167,7 +168,8 @@ class Recovery:
         if self.patience is not None:
             _validate.whole("patience", self.patience)
         solver_named(self.solver)
-        _validate.whole("restarts", self.restarts)
+        if self.restarts is not None:
+            _validate.whole("restarts", self.restarts)
         _validate.whole("batch_size", self.batch_size)
         _validate.whole("pictures", self.pictures, 0)
         _validate.seed(self.seed)

@@ -19,7 +19,6 @@ from genprior.jobs.settings import Recovery
 from genprior.jobs.shipment import Shipment, refuse_other_numbers
 from genprior.loop.run import share_done
 from genprior.loop.solve import Hopeless, solve
-from genprior.loop.starts import starts
 from genprior.models.foreign import source_digest
 from genprior.models.labels import with_label
 from genprior.operators import Operator
@@ -150,7 +149,8 @@ class Solver:
             pose(job, generator, operator, y),
             solver_named(job.solver),
             stop=rule,
-            z0=starts(generator, job.seed, numbers, job.restarts),
+            restarts=job.restarts,
+            seed=job.seed,
             patience=job.patience,
             callbacks=[Reporter(self.place.on_progress, len(numbers), done, rule)],
             progress=False,

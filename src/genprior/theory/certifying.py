@@ -61,7 +61,7 @@ def certify(
     radius
         of the ball of latents; by default that of the latent distribution, or 10.
     z0
-        the starts that the solver will be given; by default drawn with ``seed``, as :func:`genprior.solve` does.
+        the starts that the solver will be given; by default drawn with ``seed``: ``solve(..., z0=certificate.z0)``.
     rho, sigma
         penalty and first dual step; by default searched for.
     dual
