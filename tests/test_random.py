@@ -9,7 +9,6 @@ import genprior as gp
 from genprior import _random
 from genprior.jobs.posed import simulate
 from genprior.loop.starts import starts
-from genprior.theory import certify
 
 SEEDS = range(40)
 ITEMS, LATENT = 6, 8

@@ -59,7 +59,7 @@ class Starts:
 
 
 def nearest(problem: Problem, items: int, most: int, seed: int) -> Starts | None:
-    """For every item, the ``most`` samples of the generator's pool that fit it best; None where limits do not allow for a pool.
+    """For every item, the ``most`` samples of the generator's pool that fit it best; None where limits forbid a pool.
 
     The passes are counted and limited by those of the problem's generator. The candidates of an item depend on the seed, its
     data, and on how many items there are: up to 32 of them, the pool grows with their number.
