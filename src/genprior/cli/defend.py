@@ -63,6 +63,7 @@ class Defend(Machine, Prior):
 
     def run(self) -> None:
         """Run the command."""
+        from genprior.cli.threads import Watch  # noqa: PLC0415
         from genprior.defence.projection import Projection, named_solver  # noqa: PLC0415
         from genprior.jobs.defence_page import write_defence  # noqa: PLC0415
         from genprior.jobs.defend import defend_files, document  # noqa: PLC0415
@@ -71,6 +72,8 @@ class Defend(Machine, Prior):
         self.settle()
         opened = self.source().open(self.device)
         generator = opened.generator
+        watch = Watch(fixed=self.threads is not None)
+        watch.begin(generator)
         shape = generator.signal_shape
         classifier = open_classifier(self.classifier, self.classifier_weights, signal_shape=shape, device=self.device)
         projection = Projection(
@@ -92,7 +95,7 @@ class Defend(Machine, Prior):
                 labels=self.labels,
                 resize=self.resize,
                 skip=self.skip,
-                on_progress=bar.show,
+                on_progress=watch.showing(bar.show),
             )
         write_defence(record, projection, self.out / "report.html")
         if self.json:

@@ -43,6 +43,7 @@ class BenchRace(Machine):
         from genprior.lab.reports.race import draw_race, race_numbers, race_table, speedup_table  # noqa: PLC0415
 
         self.settle()
+        self.choose_threads()
         if self.out is not None:
             make_folder(self.out)
         repeats = 1 if self.quick else self.repeats

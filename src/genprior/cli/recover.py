@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -96,16 +96,16 @@ class Common(Workers, Prior):
     def _recover(self, job: Recovery, engine: Engine | None) -> None:
         from genprior.jobs.recover import recover  # noqa: PLC0415
 
-        with self._kept(), self._bar("recovered") as bar:
-            outcome = recover(job, bar.show, words=words_of_recover(), engine=engine)
+        with self._kept(), self._bar("recovered") as bar, self._watched(bar) as show:
+            outcome = recover(job, show, words=words_of_recover(), engine=engine)
         report_of(outcome, self.out, json=self.json, skip=self.skip)
 
     def _solve_shard(self, job: Recovery, engine: Engine | None, text: str) -> None:
         from genprior.jobs.shards import Shard, recover_shard  # noqa: PLC0415
 
         shard = Shard.of(text)
-        with self._kept(), self._bar(f"shard {shard}") as bar:
-            part = recover_shard(job, shard, bar.show, engine=engine)
+        with self._kept(), self._bar(f"shard {shard}") as bar, self._watched(bar) as show:
+            part = recover_shard(job, shard, show, engine=engine)
         if self.json:
             print_json({"shard": str(shard), **asdict(part)})
             return
@@ -119,8 +119,8 @@ class Common(Workers, Prior):
     def _foresee(self, job: Recovery, engine: Engine | None) -> None:
         from genprior.jobs.forecast import forecast  # noqa: PLC0415
 
-        with self._bar("one batch") as bar:
-            found = forecast(job, bar.show, engine=engine)
+        with self._bar("one batch") as bar, self._watched(bar) as show:
+            found = forecast(job, show, engine=engine)
         if self.json:
             print_json(asdict(found) | {"seconds": found.seconds})
             return
@@ -150,6 +150,16 @@ class Common(Workers, Prior):
             if begun(self.out):
                 say_error(f"finished batches are kept in {self.out}: the same command resumes the job")
             raise
+
+    @contextmanager
+    def _watched(self, bar: Bar) -> Iterator[Callable[[float, int, str], object]]:
+        """The progress report of a job whose number of threads is chosen when it begins, and watched."""
+        from genprior.cli.threads import Watch  # noqa: PLC0415
+        from genprior.jobs.begin import beginning_with  # noqa: PLC0415
+
+        watch = Watch(fixed=self.threads is not None)
+        with beginning_with(watch.begin):
+            yield watch.showing(bar.show)
 
     def _bar(self, label: str) -> Bar:
         visible = False if self.json else None
@@ -250,7 +260,7 @@ def _say(outcome: Outcome, out: Path) -> None:
         lines.append(("median true error", f"{numbers['median_error']:.3g}"))
     lines += [
         ("time", f"{outcome.run['elapsed']:.1f} s, {outcome.forwards} forward and {outcome.backwards} backward passes"),
-        ("solved by", str(outcome.run["engine"])),
+        ("solved by", outcome.solved_by),
         *([("plan", outcome.plan)] if outcome.plan else []),
     ]
     lines += [("note", note) for note in outcome.notes]

@@ -37,8 +37,10 @@ class _Reproduce(Machine):
         from genprior._files import make_folder, write_text  # noqa: PLC0415
         from genprior.lab.reports.reproduction import claim_row, write_report  # noqa: PLC0415
         from genprior.lab.reproduce import EXPERIMENTS, reproduce  # noqa: PLC0415
+        from genprior.lab.reproduce.parts import threads_of  # noqa: PLC0415
 
         self.settle()
+        self.choose_threads(fixed=threads_of(self.out))
         make_folder(self.out)
         names = self.experiments or tuple(EXPERIMENTS)
         with Bar("reproducing", visible=False if self.json else None, every=0.0) as bar:

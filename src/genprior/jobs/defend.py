@@ -106,6 +106,7 @@ def document(record: Record, projection: Projection) -> dict[str, Any]:
         "steps": projection.steps,
         "restarts": projection.restarts,
         "seed": projection.seed,
+        "threads": torch.get_num_threads(),
         "notes": list(record.notes),
         "results": record.items,
         "unreadable_items": record.unreadable,

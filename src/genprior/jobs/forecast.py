@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, replace
 
 from genprior.engines import Blind, Engine, Place
+from genprior.jobs.begin import begin
 from genprior.jobs.course import Progress
 from genprior.jobs.ledger import begun
 from genprior.jobs.recover import Driver
@@ -45,6 +46,7 @@ def forecast(
     total = len(driver.items)
     stop = min(total, job.batch_size)
     place = Place(on_progress=lambda done, note: on_progress(done, stop, note))
+    begin(driver.model.generator, None)
     work = driver.work()
     short = replace(work, job=replace(job, steps=1, time=None)).open(place)
     short(Task(0, 1, None, ()))  # the first passes of a process are slow

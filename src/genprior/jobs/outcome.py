@@ -41,6 +41,8 @@ class Outcome:
     notes: tuple[str, ...] = ()
     run: dict[str, Any] = field(default_factory=dict)
     """Who solved the last batch, and how long the job had taken then, by the clock on the wall."""
+    threads: set[int] = field(default_factory=set)
+    """All numbers of threads with which batches were solved: the last bits of results depend on them."""
     reasons: dict[str, str] = field(default_factory=dict)
     """Why the first item has no result, for each status of such items."""
 
@@ -80,8 +82,10 @@ class Outcome:
         self.forwards += record["run"]["forwards"]
         self.backwards += record["run"]["backwards"]
         self.plan = self.plan or record["plan"]
+        self.threads.update(_threads_of(record["run"]))
         if record["run"]["elapsed"] >= self.run.get("elapsed", 0.0):
-            self.run = {name: value for name, value in record["run"].items() if name not in _OF_A_BATCH}
+            kept = {"threads": self.run.get("threads")}  # a batch that was set aside has none
+            self.run = kept | {name: value for name, value in record["run"].items() if name not in _OF_A_BATCH}
         for item in record["items"]:
             self.counts[item["status"]] += 1
             if item["status"] in WITHOUT_RESULT:
@@ -102,8 +106,22 @@ class Outcome:
         if len(self.first) < _WORST or _badness(item) > _badness(self.first[-1]):
             self.first = sorted([*self.first, item], key=_badness, reverse=True)[:_WORST]
 
+    @property
+    def other_threads(self) -> list[int]:
+        """The numbers of threads with which some batches were solved, without that of the last batch."""
+        return sorted(self.threads - {self.run.get("threads")})
+
+    @property
+    def solved_by(self) -> str:
+        """In words, such as ``this process, with 2 threads``."""
+        threads = self.run.get("threads")
+        count = "" if threads is None else f", with {threads} thread{'s' if threads > 1 else ''}"
+        others = " and ".join(map(str, self.other_threads))
+        return f"{self.run['engine']}{count}" + (f" (earlier with {others})" if others else "")
+
     def numbers(self) -> dict[str, Any]:
         """The summary as plain values."""
+        speed = self.counted / elapsed if (elapsed := self.run["elapsed"]) else 0.0
         return {
             "items": self.total,
             "recovered": self.recovered,
@@ -117,9 +135,14 @@ class Outcome:
             "forwards": self.forwards,
             "backwards": self.backwards,
             "plan": self.plan,
-            "run": self.run | {"items_per_second": self.counted / elapsed if (elapsed := self.run["elapsed"]) else 0.0},
+            "run": self.run | {"other_threads": self.other_threads, "items_per_second": speed},
             "notes": list(self.notes),
         }
+
+
+def _threads_of(run: dict[str, Any]) -> set[int]:
+    """The numbers of threads that solved a batch; none where it has no result."""
+    return {run["threads"], *run["other_threads"]} if "threads" in run else set()
 
 
 def _badness(item: dict[str, Any]) -> tuple[int, float]:

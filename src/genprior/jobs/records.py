@@ -56,8 +56,8 @@ class SolvedBatch:
     """These images: one row for each item that is shown."""
     plan: str = ""
     run: dict[str, Any] = field(default_factory=lambda: {"seconds": 0.0, "forwards": 0, "backwards": 0})
-    """What it took, which may differ between two runs: seconds, and passes, because each process estimates the generator's
-    preconditioner once."""
+    """What it took, which may differ between two runs: seconds; passes, because each process estimates the generator's
+    preconditioner once; and threads, on which the last bits do depend."""
 
     @classmethod
     def of(
@@ -67,8 +67,12 @@ class SolvedBatch:
         solved: Sequence[tuple[Sequence[int], Solved]],
         operator: Operator,
         show: Container[int],
+        threads: int | None = None,
     ) -> SolvedBatch:
-        """From the results of groups of items, each with the items' positions in the batch; ``show`` are numbers of items."""
+        """From the results of groups of items, each with the items' positions in the batch; ``show`` are numbers of items.
+
+        ``threads`` is the number of threads with which the batch was begun; it ends with the present one.
+        """
         items = [without_result(item.name, UNREADABLE, item.problem) for item in loaded]
         signals: list[Tensor | None] = [None] * len(loaded)
         images: dict[int, dict[str, Tensor]] = {}
@@ -81,6 +85,7 @@ class SolvedBatch:
             images |= zip([first + rows[place] for place in places], images_of(group, operator, places), strict=False)
         shown = tuple(sorted(images))
         results = [group.result for _, group in solved]
+        now = torch.get_num_threads()
         return cls(
             first,
             tuple(items),
@@ -88,7 +93,8 @@ class SolvedBatch:
             shown,
             {name: torch.stack([images[item][name] for item in shown]) for name in images[shown[0]]} if shown else {},
             next((result.plan for result in results if result.plan), ""),
-            {name: sum(getattr(result, name) for result in results) for name in ("seconds", "forwards", "backwards")},
+            {name: sum(getattr(result, name) for result in results) for name in ("seconds", "forwards", "backwards")}
+            | {"threads": now, "other_threads": [] if threads in {None, now} else [threads]},
         )
 
     @classmethod

@@ -16,6 +16,7 @@ from genprior.files import Outputs, open_items
 from genprior.files.expected import Expected
 from genprior.files.single import read_array
 from genprior.generators import Generator
+from genprior.jobs.begin import begin
 from genprior.jobs.course import Course, Progress
 from genprior.jobs.ledger import CONTENT, Ledger, alone
 from genprior.jobs.outcome import Outcome
@@ -100,6 +101,8 @@ class Driver:
 
     def solved(self, plan: Plan, course: Course) -> Iterator[tuple[int, SolvedBatch]]:
         """Hand out the batches that are left; number and result of each, as they come."""
+        if isinstance(self.engine, Serial) and plan.left:
+            begin(self.model.generator, plan.threads)
         batches: Batches[Task, SolvedBatch] = Batches(
             self.work(),
             plan.numbers(),

@@ -63,7 +63,7 @@ def _facts(job: Recovery, outcome: Outcome) -> list[tuple[str, str]]:
             "computing time",
             f"{outcome.seconds:.1f} s, {outcome.forwards} forward and {outcome.backwards} backward passes",
         ),
-        ("solved by", f"{outcome.run['engine']}, in {outcome.run['elapsed']:.1f} s by the clock on the wall"),
+        ("solved by", f"{outcome.solved_by}, in {outcome.run['elapsed']:.1f} s by the clock on the wall"),
     ]
     facts += [("note", note) for note in outcome.notes]
     return [fact for fact in facts if fact[1]]

@@ -89,7 +89,10 @@ def recover_shard(
         done[shard.number - 1 :: shard.count] = False
         others = Plan(done, 0.0).items_done(total, size)
         done[[number for number in log.numbers() if number < count]] = True
-        elapsed = max((record.meta["run"]["elapsed"] for _, record in log.records()), default=0.0)
+        runs = (record.meta["run"] for _, record in log.records())
+        nothing: dict[str, Any] = {"elapsed": 0.0}
+        last = max(runs, key=lambda run: float(run["elapsed"]), default=nothing)
+        elapsed = last["elapsed"]
         course = Course(
             job,
             driver.items,
@@ -97,7 +100,7 @@ def recover_shard(
             driver.engine,
             lambda reached, whole, note: on_progress(reached - others, whole - others, note),
         )
-        for number, batch in driver.solved(Plan(done, elapsed), course):
+        for number, batch in driver.solved(Plan(done, elapsed, last.get("threads")), course):
             log.append(number, batch.with_run(batch.run | {"elapsed": course.elapsed}).stored())
         return Part(total - others, total, course.elapsed)
 

@@ -114,14 +114,14 @@ class Solver:
         rule: StopRule = MaxSteps(self.job.most_steps)
         if task.seconds is not None:
             rule = rule | Seconds(task.seconds)
-        groups, done = self._groups(task.start, loaded), 0
+        groups, done, threads = self._groups(task.start, loaded), 0, torch.get_num_threads()
         for left, (rows, generator) in zip(range(len(groups), 0, -1), groups, strict=True):
             numbers = [task.start + row for row in rows]
             share = rule.share(sum(one.result.seconds for _, one in solved), left)
             values = torch.stack([value for row in rows if (value := loaded[row].value) is not None])
             solved.append((rows, self._solve(generator, values, numbers, share, done)))
             done += len(rows)
-        return SolvedBatch.of(task.start, loaded, solved, self.model.operator, task.show)
+        return SolvedBatch.of(task.start, loaded, solved, self.model.operator, task.show, threads)
 
     def _groups(self, start: int, loaded: list[Loaded]) -> list[tuple[list[int], Generator]]:
         """Groups of readable items that are solved together: all at once, or class by class."""
