@@ -63,18 +63,19 @@ def test_a_given_number_is_not_measured(machine, words, capfd):
     assert run_of(capfd)["threads"] == 2 and machine.measured == []
 
 
-def test_a_change_on_the_way_is_recorded(machine, words, monkeypatch, capfd):
-    looks = []
+def test_a_change_within_a_batch_is_recorded(machine, words, monkeypatch, capfd):
+    def showing(watch, show):
+        def both(done, total, note):
+            machine.threads = 1 if "step" in note else machine.threads
+            show(done, total, note)
 
-    def look(watch):
-        looks.append(watch)
-        machine.threads = 1 if len(looks) > 4 else machine.threads
+        return both
 
-    monkeypatch.setattr(commands.Watch, "look", look)
+    monkeypatch.setattr(commands.Watch, "showing", showing)
+    words[words.index("--batch-size") + 1] = "6"
     assert main(words) == 0
     run = run_of(capfd)
     assert (run["threads"], run["other_threads"]) == (1, [2])
-    machine.threads = 2
     assert main([word for word in words if word != "--json"]) == 0
     assert "this process, with 1 thread (earlier with 2)" in capfd.readouterr().out
 
