@@ -23,6 +23,7 @@ COMMANDS = {"jobs/check.py": "_command", "app/recipe.py": "command", "app/damage
 SPEAKERS = (
     "cli/",
     "lab/reports/",
+    "lab/third_party/download.py",
     "app/damage/changed.py",
     "app/view/",
     "app/security/guard.py",

@@ -10,6 +10,7 @@ import torch
 import genprior as gp
 from genprior import _threads
 from genprior._threads import Crowding, Load, ThreadsWait, fastest, load_now, numbers_up_to
+from genprior.cli import main
 from genprior.cli import threads as commands
 from genprior.cli.machine import Machine
 
@@ -202,6 +203,22 @@ def test_measurements_keep_one_number_of_threads(monkeypatch, options, fixed, ch
     machine = Simulated(monkeypatch, 2, BUSY)
     Machine(**options).choose_threads(fixed=fixed)
     assert machine.threads == chosen
+
+
+@pytest.mark.parametrize("workers", [(), ("--workers", "1"), ("--engine", "ray")])
+@pytest.mark.parametrize(
+    ("words", "function"),
+    [
+        ("bench race --out", "genprior.lab.race.run_race"),
+        ("reproduce plateau --out", "genprior.lab.reproduce.reproduce"),
+    ],
+)
+def test_experiments_on_workers_measure_nothing_here(monkeypatch, tmp_path, words, function, workers):
+    machine = Simulated(monkeypatch, 2, BUSY)
+    at = []
+    monkeypatch.setattr(function, lambda *arguments, **options: at.append(machine.threads) or 1 / 0)
+    assert main([*words.split(), str(tmp_path), *workers]) == 1
+    assert at == ([2] if workers else [1])
 
 
 # -- the library -----------------------------------------------------------------------------------------------------------

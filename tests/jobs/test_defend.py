@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from genprior import cli
+from genprior.engines import Crew, Poisoned
 from genprior.jobs.ledger import alone
 
 MORE = """
@@ -62,6 +63,46 @@ def result(out):
 
 def pressed(*parts, **options):
     raise KeyboardInterrupt
+
+
+def test_with_workers(defend, made, tmp_path, capsys):
+    """Who has done it is in the record, the summary and the report; nothing else differs from one process."""
+    words = ["--threads", "1", "--batch-size", "3"]
+    assert defend(made, *words, out=tmp_path / "one") == 0
+    capsys.readouterr()
+    assert defend(made, *words, "--workers", "2") == 0
+    shown = capsys.readouterr().out
+    one, two = result(tmp_path / "one"), result(tmp_path / "out")
+    runs = one.pop("run"), two.pop("run")
+    assert [one.pop("seconds") > 0, two.pop("seconds") > 0] == [True, True] and one == two
+    assert [(run["engine"], run["workers"]) for run in runs] == [
+        ("this process", 1),
+        ("2 processes on this machine", 2),
+    ]
+    assert runs[1].keys() == {
+        *("engine", "workers", "lost_workers", "retries", "poisoned", "threads", "other_threads", "elapsed"),
+        "items_per_second",
+    }
+    assert runs[1]["items_per_second"] * runs[1]["elapsed"] == pytest.approx(7, rel=0.1)
+    assert "solved by: 2 processes on this machine, with 1 thread" in shown
+    assert "2 processes on this machine" in (tmp_path / "out" / "report.html").read_text()
+    assert defend(made, "--cpus-per-worker", "2", out=tmp_path / "third") == 1
+    assert "--cpus-per-worker is for Ray: add --engine ray" in capsys.readouterr().err
+
+
+def test_items_that_were_set_aside_are_told(defend, made, tmp_path, capsys, monkeypatch):
+    def run(self, batches):
+        batches.watch(Crew("2 processes", 2, notes=["a note of the engine"]))
+        yield from [(number, Poisoned("3 workers were lost with it")) for number in batches.numbers]
+
+    monkeypatch.setattr("genprior.engines.Local.run", run)
+    assert defend(made, "--workers", "2") == 1
+    assert "7 of 7 items were set aside, because solving their batch ended its process" in capsys.readouterr().err
+    document = result(tmp_path / "out")
+    assert "a note of the engine" in document["notes"]
+    assert document["poisoned"] == document["items"] == 7 and document["unreadable"] == 0
+    assert "POISONED" in (tmp_path / "out" / "report.html").read_text()
+    assert np.isnan(np.load(tmp_path / "out" / "defended" / "made.npy")).all()
 
 
 def test_rows_of_an_interrupted_run_are_not_mixed_in(defend, made, tmp_path, monkeypatch):

@@ -8,7 +8,9 @@ import torch
 
 from genprior.cli import main
 from genprior.cli import threads as commands
+from genprior.files import Outputs
 from genprior.jobs.outcome import Outcome
+from genprior.jobs.threads import solved_by
 
 
 class Fake:
@@ -127,6 +129,34 @@ def test_workers_are_not_measured(machine, words, capfd):
     assert machine.measured == [] and run_of(capfd)["threads"] == 1
 
 
+def test_a_defence_chooses_and_records_alike(machine, tmp_path, monkeypatch, capfd):
+    """With a change in the middle; its workers are not measured."""
+    np.save(tmp_path / "in.npy", np.random.default_rng(0).random((2, 1, 28, 28), dtype=np.float32))
+    words = [
+        "defend",
+        str(tmp_path / "in.npy"),
+        *["--steps", "2", "--restarts", "1", "--batch-size", "1", "--json", "--out"],
+    ]
+
+    def run(*more):
+        assert main([*words, *more]) == 0
+        found = json.loads(capfd.readouterr().out)["run"]
+        return found["threads"], found["other_threads"]
+
+    assert run(str(tmp_path / "workers"), "--workers", "1") == (1, []) and machine.measured == []
+    machine.busy()
+    assert run(str(tmp_path / "busy")) == (1, []) and machine.measured == [(1, 28, 28)]
+    machine.threads, machine.speeds = 2, {1: 0.01, 2: 0.006}
+    write = Outputs.write
+
+    def busy_afterwards(*batch):
+        machine.threads = 1
+        return write(*batch)
+
+    monkeypatch.setattr(Outputs, "write", busy_afterwards)
+    assert run(str(tmp_path / "changed")) == (1, [2])
+
+
 def batch(elapsed, **run):
     return {"plan": "", "items": [], "run": {"seconds": 0.0, "forwards": 0, "backwards": 0, "elapsed": elapsed} | run}
 
@@ -139,5 +169,5 @@ def test_batches_that_were_set_aside_have_no_threads(tmp_path):
         batch(3.0, engine="x"),
     ):
         outcome.add(record)
-    assert outcome.run["threads"] == 2 and outcome.other_threads == [4, 8]
-    assert outcome.solved_by == "x, with 2 threads (earlier with 4 and 8)"
+    assert outcome.run["threads"] == 2 and outcome.run["other_threads"] == [4, 8]
+    assert solved_by(outcome.run) == "x, with 2 threads (earlier with 4 and 8)"

@@ -1,16 +1,20 @@
 """Workers on other machines get the files of the generator and the operator."""
 
 import pickle
+import shutil
 import textwrap
+import warnings
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
 from genprior.engines import EngineError
-from genprior.jobs.settings import Source
+from genprior.jobs.settings import Classifier, Source
 from genprior.jobs.shipment import Shipment
+from genprior.models.bundled import bundled_path
 from genprior.models.foreign import source_digest
 from genprior.operators.parse import parse_operator
 
@@ -35,6 +39,11 @@ def model(tmp_path, monkeypatch):
 
 SOURCE = Source(generator="my_model.py:build", weights="weights.safetensors", latent_shape=(3,), signal_range="keep")
 OPERATOR = "mask:known.npy"
+CLASSIFIER = """
+
+def classes():
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 5))
+"""
 
 
 def opened(source, operator):
@@ -53,25 +62,26 @@ def test_what_a_worker_does_not_see_is_unpacked_and_opens_the_same(model, tmp_pa
         if file.is_file():
             file.unlink()
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
-    source, text = pickle.loads(content).arrive()
-    assert source.generator != SOURCE.generator
-    found, there = opened(source, text)
+    here = pickle.loads(content).arrive()
+    assert here.source.generator != SOURCE.generator
+    found, there = opened(here.source, here.operator)
     assert found == digest
     x = torch.rand(2, 1, 4, 4)
     assert torch.equal(there(x), operator(x))
 
 
 def test_what_a_worker_sees_is_used_where_it_is(model):
-    source, text = pickle.loads(sent(whole=False)[2]).arrive()
-    assert source.generator == f"{model / 'my_model.py'}:build"
-    assert str(model / "known.npy") in text
-    opened(source, text)
+    here = pickle.loads(sent(whole=False)[2]).arrive()
+    assert here.source.generator == f"{model / 'my_model.py'}:build"
+    assert str(model / "known.npy") in here.operator
+    opened(here.source, here.operator)
 
 
 def test_another_version_of_a_file_is_not_used(model):
     digest, _, content = sent()
     save_file({"0.weight": torch.zeros(16, 3), "0.bias": torch.zeros(16)}, model / "weights.safetensors")
-    assert opened(*pickle.loads(content).arrive())[0] == digest
+    here = pickle.loads(content).arrive()
+    assert opened(here.source, here.operator)[0] == digest
 
 
 def test_without_contents_a_worker_that_sees_nothing_says_so(model):
@@ -82,4 +92,41 @@ def test_without_contents_a_worker_that_sees_nothing_says_so(model):
 
 
 def test_bundled_generators_need_no_files():
-    assert Shipment.of(Source(), "downsample:2", whole=True).files == ()
+    assert Shipment.of(Source(), "downsample:2", Classifier(), whole=True).files == ()
+
+
+def test_a_bundled_classifier_has_a_file_of_its_own():
+    assert source_digest("mnist", role="classifier") != source_digest("mnist")
+
+
+def scripted(path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecated in this torch
+        torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(16, 3))).save(str(path))
+    return path
+
+
+@pytest.mark.parametrize("form", ["code", "script", "trained"])
+def test_the_classifier_is_sent_too(model, tmp_path_factory, monkeypatch, form):
+    shape = (1, 4, 4)
+    if form == "trained":
+        shape = (1, 28, 28)
+        shutil.copy(bundled_path("mnist", "classifier"), model / "own.safetensors")
+    (model / "my_model.py").write_text((model / "my_model.py").read_text() + CLASSIFIER)
+    save_file({"1.weight": torch.randn(5, 16), "1.bias": torch.zeros(5)}, model / "classes.safetensors")
+    classifier = {
+        "code": Classifier(classifier="my_model.py:classes", weights="classes.safetensors"),
+        "script": Classifier(classifier=scripted(model / "script.pt").name),
+        "trained": Classifier(classifier="own.safetensors"),
+    }[form]
+    SOURCE.open()
+    before = classifier.open(shape)
+    content = pickle.dumps(Shipment.of(SOURCE, classifier=classifier, whole=True))
+    for file in model.iterdir():
+        if file.is_file():
+            file.unlink()
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    here = pickle.loads(content).arrive()
+    after = here.classifier.open(shape)
+    x = torch.rand(2, *shape)
+    assert torch.equal(after(x), before(x))

@@ -9,9 +9,11 @@ import torch
 
 import genprior as gp
 from genprior import cli
+from genprior.engines import EngineError, Place
 from genprior.lab.race import contenders, outcome, problems, run
 from genprior.lab.reports.race import race_numbers
 from genprior.models.bundled import load_generator
+from tests.lab.backwards import Backwards
 
 
 def entry(noisy=False):
@@ -94,8 +96,40 @@ def test_a_tiny_race(tmp_path, monkeypatch, capsys):
     for problem in found["problems"]:
         names = [solver["solver"] for solver in problem["solvers"]]
         assert names == [*contenders.grids(), *contenders.OURS]
-    assert cli.main(["bench", "race", "--problems", "c", "--quick"]) == 0
-    assert "geometric mean" in capsys.readouterr().out
+    assert found["workers"] == 1
+    words = ["bench", "race", "--problems", "ac", "--quick", "--workers", "2", "--threads", "1"]
+    assert cli.main([*words, "--out", str(tmp_path)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "geometric mean" in shown and "2 problems at a time, which slow each other down" in shown
+    found = json.loads((tmp_path / "race.json").read_text())
+    assert (found["workers"], found["threads"]) == (2, 1)
+    assert [len(problem["solvers"]) for problem in found["problems"]] == [8, 8]
+
+
+def test_problems_are_in_their_order_whichever_is_solved_first(monkeypatch):
+    monkeypatch.setattr(run, "_one_problem", lambda entry, *_: entry.key)
+    said = []
+    found = run.run_race(keys="dca", repeats=1, engine=Backwards(), announce=said.append)
+    assert found.problems == ("a", "c", "d") and found.workers == 3
+    assert said == [f"{done} of 3 problems, 3 of 3 workers" for done in range(3)]
+
+
+def test_workers_race_on_their_own_cards(monkeypatch):
+    seen = []
+    monkeypatch.setattr(run, "load_generator", lambda name, device: seen.append(device))
+    monkeypatch.setattr(run, "_one_problem", lambda entry, *_: entry.key)
+    work = run.RaceWork(1, True, 0, "cuda", torch.get_num_threads() + 1)
+    try:
+        assert work.open(Place(number=1))(run.Heat("a", run.QUICK["mnist"])) == "a"
+        assert torch.get_num_threads() == work.threads and seen == [Place(number=1).device("cuda")] != ["cuda"]
+    finally:
+        torch.set_num_threads(work.threads - 1)
+
+
+def test_a_problem_that_its_workers_die_of_is_named(monkeypatch):
+    monkeypatch.setattr(run, "_one_problem", lambda entry, *_: entry.key)
+    with pytest.raises(EngineError, match=r"problem c of the race cannot be solved: 3 workers were lost"):
+        run.run_race(keys="ac", engine=Backwards(poisoned=1))
 
 
 def test_unknown_problems_are_refused(capsys):

@@ -17,7 +17,7 @@ from genprior.models.saved import load_network
 from genprior.training import quality
 from genprior.training.data import ImageSet, image_files
 from genprior.training.encoder import EncoderTask
-from genprior.training.start import threads_of
+from genprior.training.start import recorded_threads
 from genprior.training.task import Devices
 
 WORDS = "--latent 3 --width 2 --critic-width 2 --encoder-width 2 --batch 4 --warm-steps 2 --steps 2"
@@ -322,7 +322,7 @@ def test_a_resumed_training_goes_on_with_its_threads(few_digits, tmp_path, capsy
     monkeypatch.setattr("genprior.cli.threads.Probe", Probe)
     words = ["classifier", "--out", str(tmp_path), "--steps", "2", "--width", "2", "--json"]
     assert run(*words) == 0
-    assert json.loads(capsys.readouterr().out)["threads"] == 1 and threads_of(tmp_path) == 1
+    assert json.loads(capsys.readouterr().out)["threads"] == 1 and recorded_threads(tmp_path) == 1
     Probe.speeds = {1: 0.01, 2: 0.005}
     use(2)
     assert run(*words) == 0
@@ -330,7 +330,7 @@ def test_a_resumed_training_goes_on_with_its_threads(few_digits, tmp_path, capsy
     assert facts["threads"] == 1 and "other_threads" not in facts and now == [1]
     assert run(*words[:2], str(tmp_path / "given"), *words[3:], "--threads", "2") == 0
     assert json.loads(capsys.readouterr().out)["threads"] == 2
-    assert threads_of(tmp_path / "nothing") is None
+    assert recorded_threads(tmp_path / "nothing") is None
 
 
 def test_a_training_whose_threads_change_says_so(few_digits, tmp_path, capsys, monkeypatch):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,16 +10,17 @@ import tyro
 
 from genprior._progress import Bar
 from genprior.cli.flags import as_flags
-from genprior.cli.machine import Machine
 from genprior.cli.prior import INPUT, Prior
 from genprior.cli.speech import print_json, print_lines
+from genprior.cli.workers import Workers, set_aside
 
 if TYPE_CHECKING:
     from genprior.jobs.defend import Record
+    from genprior.jobs.settings import Defence
 
 
 @dataclass(frozen=True, kw_only=True)
-class Defend(Machine, Prior):
+class Defend(Workers, Prior):
     """Classify images that may be attacked: replace each by the nearest image of a generator, then classify it.
 
     Writes defended/ in the layout of the input, result.json with the class of every image before and after, report.html.
@@ -28,7 +28,7 @@ class Defend(Machine, Prior):
 
     Example:
         genprior defend attacked/ --classifier mnist --generator mnist --out defended
-        genprior defend digits.npy --labels labels.npy --classifier my_model.py:build --out defended
+        genprior defend digits.npy --labels labels.npy --classifier my_model.py:build --out defended --workers 4
     """
 
     inputs: Annotated[tuple[str, ...], tyro.conf.Positional, INPUT]
@@ -61,47 +61,32 @@ class Defend(Machine, Prior):
     json: bool = False
     """Print result.json instead of a summary."""
 
-    def run(self) -> None:
-        """Run the command."""
-        from genprior.cli.threads import Watch  # noqa: PLC0415
-        from genprior.defence.projection import Projection, named_solver  # noqa: PLC0415
-        from genprior.jobs.defence_page import write_defence  # noqa: PLC0415
-        from genprior.jobs.defend import defend_files, document  # noqa: PLC0415
-        from genprior.models.foreign_classifiers import open_classifier  # noqa: PLC0415 - slow to import
+    def job(self) -> Defence:
+        """As the library takes it."""
+        from genprior.jobs.settings import Classifier, Defence  # noqa: PLC0415 - slow to import
 
         self.settle()
-        opened = self.source().open(self.device)
-        generator = opened.generator
-        watch = Watch(fixed=self.threads is not None)
-        watch.begin(generator)
-        shape = generator.signal_shape
-        classifier = open_classifier(self.classifier, self.classifier_weights, signal_shape=shape, device=self.device)
-        projection = Projection(
-            generator,
-            self.norm,
-            named_solver(self.solver, self.norm),
-            self.steps,
-            restarts=self.restarts,
-            batch_size=self.batch_size,
-            seed=self.seed,
+        weights = None if self.classifier_weights is None else str(self.classifier_weights)
+        own = {field.name for field in fields(self)} - {"classifier"}
+        shared = {field.name: getattr(self, field.name) for field in fields(Defence) if field.name in own}
+        return Defence(
+            source=self.source(), classifier=Classifier(classifier=self.classifier, weights=weights), **shared
         )
+
+    def run(self) -> None:
+        """Run the command."""
+        from genprior.jobs.defence_page import write_defence  # noqa: PLC0415
+        from genprior.jobs.defend import defend_files, document  # noqa: PLC0415 - slow to import
+
+        job, engine, watch = self.job(), self.chosen(), self.watch()
         visible = False if self.json else None
         with Bar("defended", visible=visible, every=60.0, counts=True, remaining=True) as bar:
-            record = defend_files(
-                classifier,
-                projection,
-                self.inputs,
-                self.out,
-                labels=self.labels,
-                resize=self.resize,
-                skip=self.skip,
-                on_progress=watch.showing(bar.show),
-            )
-        write_defence(record, projection, self.out / "report.html")
+            record = defend_files(job, watch.showing(bar.show), engine=engine, on_begin=watch.begin)
+        write_defence(record, job, self.out / "report.html")
         if self.json:
-            print_json(document(record, projection))
+            print_json(document(record, job))
         else:
-            self._say(record, (*opened.notes, *record.notes))
+            self._say(record)
         if failures := self._failures(record):
             raise ValueError("; ".join(failures))
 
@@ -113,15 +98,20 @@ class Defend(Machine, Prior):
             skipped = "; add --skip to leave them out" if record.items else ""
             reason = record.unreadable[0]["problem"]
             found.append(f"{len(record.unreadable)} of {record.total} items could not be read ({reason}){skipped}")
+        if record.poisoned:
+            found.append(set_aside(len(record.poisoned), record.total, record.poisoned[0]["problem"]))
         if diverged:
             found.append(f"{diverged} of {record.total} projections diverged: run genprior check on the generator")
         return found
 
-    def _say(self, record: Record, notes: Sequence[str]) -> None:
+    def _say(self, record: Record) -> None:
+        from genprior.jobs.threads import solved_by  # noqa: PLC0415 - slow to import
+
         lines = [
             (name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
             for name, value in record.numbers.items()
         ]
-        lines += [("note", as_flags(note)) for note in notes]
+        lines.append(("solved by", f"{solved_by(record.run)}, in {record.run['elapsed']:.1f} s"))
+        lines += [("note", as_flags(note)) for note in record.notes]
         lines += [("files", str(self.out / "defended")), ("report", str(self.out / "report.html"))]
         print_lines(lines)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from genprior.cli.speech import check_device
 
 if TYPE_CHECKING:
+    from genprior.cli.threads import Watch
     from genprior.generators import Generator
 
 
@@ -32,6 +33,12 @@ class Machine:
         check_device(self.device)
         if self.threads is not None:
             torch.set_num_threads(_validate.whole("threads", self.threads))
+
+    def watch(self) -> Watch:
+        """Of the number of threads of a job, where none was given: measures when the job begins, and while it runs."""
+        from genprior.cli.threads import Watch  # noqa: PLC0415 - slow to import
+
+        return Watch(fixed=self.threads is not None)
 
     def choose_threads(self, generator: Generator | None = None, *, fixed: int | None = None) -> None:
         """Where no number of threads was given, measure which one is fastest: for this generator, or that of digits.

@@ -8,12 +8,12 @@ from pathlib import Path
 from rich.text import Text
 
 from genprior._progress import Bar
-from genprior.cli.machine import Machine
 from genprior.cli.speech import Output, print_json
+from genprior.cli.workers import Workers
 
 
 @dataclass(frozen=True)
-class BenchRace(Machine):
+class BenchRace(Workers):
     """Race eight solvers on eight problems; baselines are tuned on a grid for each problem, ours use their defaults.
 
     All solvers have the same starts and take turns; medians over the rounds are reported. Takes about half an hour, or
@@ -34,6 +34,13 @@ class BenchRace(Machine):
     """Folder for race.json and race.png."""
     seed: int = 0
     """Seed of images, noise and starts."""
+    workers: int | None = None
+    """Problems raced at a time, each by a process of its own, with one thread unless --threads says more; or with --engine
+    ray on a cluster, there by default as many as fit. Workers on one machine disturb each other's times (memory bandwidth,
+    clock rate): for machines with idle cores, or a cluster. The solvers of a problem always take turns on one worker."""
+    batch_time: float | None = None
+    """Seconds after which a worker counts as hung, is stopped, and its problem raced again; by default 20 times the longest
+    problem so far, and at least 10 minutes."""
 
     def run(self) -> None:
         """Run the command."""
@@ -43,7 +50,9 @@ class BenchRace(Machine):
         from genprior.lab.reports.race import draw_race, race_numbers, race_table, speedup_table  # noqa: PLC0415
 
         self.settle()
-        self.choose_threads()
+        engine = self.chosen()
+        if engine is None:
+            self.choose_threads()
         if self.out is not None:
             make_folder(self.out)
         repeats = 1 if self.quick else self.repeats
@@ -55,6 +64,7 @@ class BenchRace(Machine):
                 seed=self.seed,
                 device=self.device,
                 announce=bar.stage,
+                engine=engine,
             )
         numbers = race_numbers(race)
         if self.out is not None:

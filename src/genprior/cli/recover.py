@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -14,7 +14,7 @@ from genprior._progress import Bar, duration
 from genprior.cli.flags import words_of_recover
 from genprior.cli.prior import INPUT, Prior
 from genprior.cli.speech import print_json, print_lines, print_text, say_error
-from genprior.cli.workers import Workers
+from genprior.cli.workers import Workers, set_aside
 
 _NAMED = 5
 """Most items that are named on the terminal."""
@@ -96,16 +96,20 @@ class Common(Workers, Prior):
     def _recover(self, job: Recovery, engine: Engine | None) -> None:
         from genprior.jobs.recover import recover  # noqa: PLC0415
 
-        with self._kept(), self._bar("recovered") as bar, self._watched(bar) as show:
-            outcome = recover(job, show, words=words_of_recover(), engine=engine)
+        watch = self.watch()
+        with self._kept(), self._bar("recovered") as bar:
+            outcome = recover(
+                job, watch.showing(bar.show), words=words_of_recover(), engine=engine, on_begin=watch.begin
+            )
         report_of(outcome, self.out, json=self.json, skip=self.skip)
 
     def _solve_shard(self, job: Recovery, engine: Engine | None, text: str) -> None:
         from genprior.jobs.shards import Shard, recover_shard  # noqa: PLC0415
 
         shard = Shard.of(text)
-        with self._kept(), self._bar(f"shard {shard}") as bar, self._watched(bar) as show:
-            part = recover_shard(job, shard, show, engine=engine)
+        watch = self.watch()
+        with self._kept(), self._bar(f"shard {shard}") as bar:
+            part = recover_shard(job, shard, watch.showing(bar.show), engine=engine, on_begin=watch.begin)
         if self.json:
             print_json({"shard": str(shard), **asdict(part)})
             return
@@ -119,8 +123,9 @@ class Common(Workers, Prior):
     def _foresee(self, job: Recovery, engine: Engine | None) -> None:
         from genprior.jobs.forecast import forecast  # noqa: PLC0415
 
-        with self._bar("one batch") as bar, self._watched(bar) as show:
-            found = forecast(job, show, engine=engine)
+        watch = self.watch()
+        with self._bar("one batch") as bar:
+            found = forecast(job, watch.showing(bar.show), engine=engine, on_begin=watch.begin)
         if self.json:
             print_json(asdict(found) | {"seconds": found.seconds})
             return
@@ -150,16 +155,6 @@ class Common(Workers, Prior):
             if begun(self.out):
                 say_error(f"finished batches are kept in {self.out}: the same command resumes the job")
             raise
-
-    @contextmanager
-    def _watched(self, bar: Bar) -> Iterator[Callable[[float, int, str], object]]:
-        """The progress report of a job whose number of threads is chosen when it begins, and watched."""
-        from genprior.cli.threads import Watch  # noqa: PLC0415
-        from genprior.jobs.begin import beginning_with  # noqa: PLC0415
-
-        watch = Watch(fixed=self.threads is not None)
-        with beginning_with(watch.begin):
-            yield watch.showing(bar.show)
 
     def _bar(self, label: str) -> Bar:
         visible = False if self.json else None
@@ -213,10 +208,7 @@ def _failures(outcome: Outcome, skip: bool) -> list[str]:
             f"{unread} of {outcome.total} items could not be read{others} ({outcome.reasons['UNREADABLE']}){skipped}"
         )
     if poisoned:
-        found.append(
-            f"{poisoned} of {outcome.total} items were set aside, because solving their batch ended its process again and "
-            f"again ({outcome.reasons['POISONED']}): try a smaller --batch-size and another --out"
-        )
+        found.append(set_aside(poisoned, outcome.total, outcome.reasons["POISONED"]))
     if outcome.not_begun:
         found.append(
             f"no time was left for {outcome.not_begun} of {outcome.total} items: give more --time and another --out"
@@ -244,6 +236,8 @@ def report_of(outcome: Outcome, out: Path, *, json: bool, skip: bool) -> None:
 
 
 def _say(outcome: Outcome, out: Path) -> None:
+    from genprior.jobs.threads import solved_by  # noqa: PLC0415 - slow to import
+
     numbers = outcome.numbers()
     ends = ", ".join(f"{count} {name}" for name, count in numbers["status"].items())
     lines = [("recovered", f"{outcome.recovered} of {outcome.total} items ({ends})")]
@@ -260,7 +254,7 @@ def _say(outcome: Outcome, out: Path) -> None:
         lines.append(("median true error", f"{numbers['median_error']:.3g}"))
     lines += [
         ("time", f"{outcome.run['elapsed']:.1f} s, {outcome.forwards} forward and {outcome.backwards} backward passes"),
-        ("solved by", outcome.solved_by),
+        ("solved by", solved_by(outcome.run)),
         *([("plan", outcome.plan)] if outcome.plan else []),
     ]
     lines += [("note", note) for note in outcome.notes]

@@ -10,15 +10,15 @@ from rich.table import Table
 from rich.text import Text
 
 from genprior._progress import Bar, duration
-from genprior.cli.machine import Machine
 from genprior.cli.speech import Output, as_json, print_json
+from genprior.cli.workers import Workers
 
 if TYPE_CHECKING:
     from genprior.lab.reproduce.parts import Progress as Standing
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Reproduce(Machine):
+class _Reproduce(Workers):
     """Options of all ``genprior reproduce ...`` commands."""
 
     experiments: ClassVar[tuple[str, ...]] = ()
@@ -31,16 +31,25 @@ class _Reproduce(Machine):
     """Your own folder, tar or zip of face images, for a table on real faces; none of them is shown."""
     seed: int = 0
     """Seed of images, noise, measurements and starts."""
+    workers: int | None = None
+    """Parts computed at a time, each by a process of its own, with one thread unless --threads says more; or with --engine
+    ray on a cluster, there by default as many as fit. The numbers are those of one process with as many --threads, but
+    workers on one machine disturb each other's times (memory bandwidth, clock rate), and so the curves against seconds."""
+    batch_time: float | None = None
+    """Seconds after which a worker counts as hung, is stopped, and its part repeated; by default 20 times the part's
+    estimate and 10 minutes more."""
 
     def run(self) -> None:
         """Run the command."""
         from genprior._files import make_folder, write_text  # noqa: PLC0415
         from genprior.lab.reports.reproduction import claim_row, write_report  # noqa: PLC0415
         from genprior.lab.reproduce import EXPERIMENTS, reproduce  # noqa: PLC0415
-        from genprior.lab.reproduce.parts import threads_of  # noqa: PLC0415
+        from genprior.lab.reproduce.parts import recorded_threads  # noqa: PLC0415
 
         self.settle()
-        self.choose_threads(fixed=threads_of(self.out))
+        engine = self.chosen()
+        if engine is None:
+            self.choose_threads(fixed=recorded_threads(self.out))
         make_folder(self.out)
         names = self.experiments or tuple(EXPERIMENTS)
         with Bar("reproducing", visible=False if self.json else None, every=0.0) as bar:
@@ -52,6 +61,7 @@ class _Reproduce(Machine):
                 device=self.device,
                 faces=self.faces,
                 show=lambda at: bar.show(at.share, 1.0, _standing(at)),
+                engine=engine,
             )
         document = done.document()
         write_text(self.out / "results.json", as_json(document))
@@ -138,6 +148,11 @@ class ReproducePlateau(_Reproduce):
 
 
 def _standing(at: Standing) -> str:
-    """The part that is starting, and the time left."""
+    """The part that is starting, or with workers the parts that are finished; and the time left."""
+    from genprior.lab.reproduce.spread import OnWorkers  # noqa: PLC0415
+    from genprior.lab.workers import crew_in_words  # noqa: PLC0415
+
     left = "" if at.seconds_left is None else f", about {duration(at.seconds_left)} left"
+    if isinstance(at, OnWorkers):
+        return f"{at.number} of {at.count} parts, {crew_in_words(at.crew)}{left}"
     return f"part {at.number}/{at.count}: {at.part}{left}"

@@ -28,7 +28,7 @@ from genprior.training import data
 from genprior.training.card import write_card
 from genprior.training.data import ImageSet
 from genprior.training.loop import Schedule, Trained, train
-from genprior.training.start import threads_of
+from genprior.training.start import recorded_threads
 from genprior.training.task import Devices, Task
 from genprior.training.wgan import Wgan, WganSettings
 
@@ -92,7 +92,7 @@ class Training(Machine):
         fixed = self.threads is not None or devices.world > 1 or devices.device.type != "cpu"
         watch = Watch(fixed=fixed)
         if not fixed:  # a pass of the digits stands for those of the networks
-            watch.begin(load_generator("mnist"), threads_of(self.out))
+            watch.begin(load_generator("mnist"), recorded_threads(self.out))
 
         def show(step: int, losses: dict[str, float]) -> None:
             watch.look()

@@ -53,3 +53,11 @@ class Workers(Machine):
         if self.batch_time is not None:
             raise ValueError("--batch-time is for workers: add --workers, or leave it out")
         return None
+
+
+def set_aside(count: int, total: int, reason: str) -> str:
+    """What is said of poisoned items."""
+    return (
+        f"{count} of {total} items were set aside, because solving their batch ended its process again and again ({reason}): "
+        "try a smaller --batch-size and another --out"
+    )

@@ -193,19 +193,20 @@ def defend(
     pictures: Tensor,
     *,
     numbers: Sequence[int] | None = None,
+    callbacks: Sequence[Callback] = (),
     progress: bool | None = False,
 ) -> Defended:
     """Project images onto the range of the generator, and classify them before and after.
 
     Their values must lie in the range that the generator declares, if it declares one. ``numbers`` of the images determine
-    their starts; by default 0, 1, ...
+    their starts; by default 0, 1, ... ``callbacks`` watch the projection.
     """
     _validate.batch("pictures", pictures, projection.generator.signal_shape)
     if projection.generator.signal_range is not None:
         check_range(pictures, *projection.generator.signal_range)
     before = _probabilities(classify, pictures, projection.batch_size)
     z0 = None if numbers is None else projection.starts(numbers)
-    result = projection(pictures, z0=z0, progress=progress)
+    result = projection(pictures, z0=z0, callbacks=callbacks, progress=progress)
     after = _probabilities(classify, result.signal, projection.batch_size)
     return Defended(
         pictures=result.signal,

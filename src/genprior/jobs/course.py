@@ -4,25 +4,46 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any, Protocol
 
-from genprior.engines import Crew, Engine
+from genprior.engines import Batches, Crew, Engine, Poisoned, Serial, Work
 from genprior.files import Items
-from genprior.jobs.records import sampled
+from genprior.generators import Generator
+from genprior.jobs.records import SolvedBatch, sampled
 from genprior.jobs.resume import Plan
-from genprior.jobs.settings import Recovery
 from genprior.jobs.work import Task
 
 Progress = Callable[[float, int, str], object]
 """Called with the number of items done (a fraction within a batch), their total, and the current activity."""
+Begin = Callable[[Generator, int | None], object]
+"""Called before the first batch that this process solves itself, not before those of workers: with the generator, and the
+number of threads that solved the job's last batch, if an earlier run did."""
+
+
+class Job(Protocol):
+    """What the course depends on."""
+
+    @property
+    def batch_size(self) -> int:
+        """Items that are solved at once."""
+
+    @property
+    def time(self) -> float | None:
+        """Seconds for the whole job."""
+
+    @property
+    def pictures(self) -> int:
+        """Largest number of items shown in the report."""
 
 
 class Course:
     """Makes the tasks, keeps the clock on the wall, and reports, for one run of a job."""
 
-    def __init__(self, job: Recovery, items: Items, plan: Plan, engine: Engine, on_progress: Progress) -> None:
-        self._job, self._items, self._at_once, self._report = job, items, engine.size, on_progress
+    def __init__(self, job: Job, items: Items, plan: Plan, engine: Engine, on_progress: Progress) -> None:
+        self._job, self._items, self._plan, self._engine, self._report = job, items, plan, engine, on_progress
+        self._at_once = engine.size
         self._left = plan.left
         """Batches that were never handed out."""
         self._given: set[int] = set()
@@ -56,12 +77,33 @@ class Course:
             "elapsed": self.elapsed,
         }
 
+    def solved(
+        self, work: Work[Task, SolvedBatch], generator: Generator, on_begin: Begin
+    ) -> Iterator[tuple[int, SolvedBatch]]:
+        """Hand out the batches that are left; number and result of each, as they come."""
+        if isinstance(self._engine, Serial) and self._plan.left:
+            on_begin(generator, self._plan.threads)
+        batches: Batches[Task, SolvedBatch] = Batches(
+            work,
+            self._plan.numbers(),
+            self.task,
+            seconds=self.share,
+            watch=self.changed,
+            on_progress=self.within,
+            count=self._plan.left,
+        )
+        answers = self._engine.run(batches)
+        with closing(answers):
+            for number, answer in answers:
+                batch = self._poisoned(number, answer) if isinstance(answer, Poisoned) else answer
+                self.finished(number, len(batch.items))
+                yield number, batch
+
     def task(self, number: int, whole: bool) -> Task:
         """A batch, as it is handed out now."""
         self._begun = self._begun or time.monotonic()
         self._say(0.0, "reading" if self._at_once == 1 else "")
-        size = self._job.batch_size
-        start, stop = number * size, min(len(self._items), (number + 1) * size)
+        start, stop = self._span(number)
         self._shares[number] = self._share()
         if number not in self._given:
             self._given.add(number)
@@ -87,6 +129,15 @@ class Course:
     def within(self, done: float, note: str) -> None:
         """So many items of the running batch are done, in this process."""
         self._say(done, note)
+
+    def _span(self, number: int) -> tuple[int, int]:
+        """The first item of a batch, and the one after its last."""
+        size = self._job.batch_size
+        return number * size, min(len(self._items), (number + 1) * size)
+
+    def _poisoned(self, number: int, answer: Poisoned) -> SolvedBatch:
+        start, stop = self._span(number)
+        return SolvedBatch.poisoned(start, self._items.names(start, stop), answer.reason)
 
     def _shown(self, start: int, stop: int) -> tuple[int, ...]:
         """The items of a batch whose images are kept."""

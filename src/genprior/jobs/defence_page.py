@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from genprior._files import write_text
-from genprior.defence.projection import Projection
 from genprior.jobs.defend import Record
+from genprior.jobs.settings import Defence
+from genprior.jobs.threads import solved_by
 from genprior.report import page
 
 _ROWS = 200
@@ -21,7 +22,7 @@ CAVEAT = (
 )
 
 
-def write_defence(record: Record, projection: Projection, path: Path) -> None:
+def write_defence(record: Record, job: Defence, path: Path) -> None:
     """Counts, images before and after, the first rows."""
     rows = [
         (
@@ -40,10 +41,11 @@ def write_defence(record: Record, projection: Projection, path: Path) -> None:
         (name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
         for name, value in record.numbers.items()
     ]
+    numbers.append(("solved by", f"{solved_by(record.run)}, in {record.run['elapsed']:.1f} s by the clock on the wall"))
     sections = [("Result", page.table(("", ""), numbers)), ("Images", _images(record))]
     sections += [(f"The first {len(rows)} items" if len(record.items) > _ROWS else "Items", page.table(head, rows))]
     sections += [("What this is worth", page.paragraph(CAVEAT))]
-    how = f"{projection.norm}, {projection.steps} iterations"
+    how = f"{job.norm}, {job.steps} iterations"
     lead = f"Each image was replaced by the nearest one that the generator can make ({how}), then classified."
     write_text(
         path,
@@ -59,10 +61,8 @@ def _class_of(item: dict[str, Any], when: str) -> str:
 
 
 def _images(record: Record) -> str:
-    if not record.given or record.given[0].ndim != 3 or record.given[0].shape[0] not in {1, 3}:
+    shape = record.images["given"].shape if record.images else ()
+    if len(shape) != 4 or shape[1] not in {1, 3}:
         return page.paragraph("The signals are not images.")
-    strips = []
-    for start in range(0, len(record.given), _STRIP):
-        strips.append(("given", torch.stack(record.given[start : start + _STRIP])))
-        strips.append(("projected", torch.stack(record.projected[start : start + _STRIP])))
-    return page.strips(strips)
+    starts = range(0, shape[0], _STRIP)
+    return page.strips([(name, part[at : at + _STRIP]) for at in starts for name, part in record.images.items()])

@@ -1,45 +1,72 @@
-"""The defence of files: read a batch, project, classify before and after, write; then a record and a report."""
+"""The defence of files: batches are handed out, and what comes back is written; then a record and a report."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from genprior._files import make_folder, remove_unfinished, write_text
-from genprior.defence.projection import Defended, Projection, defend
-from genprior.files import Items, Outputs, open_items
+from genprior.engines import Engine, Serial
+from genprior.files import Outputs, open_items
 from genprior.files.expected import Expected
 from genprior.files.single import read_array
 from genprior.generators import Generator
+from genprior.jobs.course import Begin, Course, Progress
+from genprior.jobs.defence_work import DefenceWork, Networks
 from genprior.jobs.ledger import FOLDER, LOCK, alone, begun
-from genprior.jobs.records import finite
-from genprior.jobs.resume import REPORT, RESULT
+from genprior.jobs.records import POISONED, UNREADABLE, SolvedBatch
+from genprior.jobs.resume import REPORT, RESULT, Plan
+from genprior.jobs.settings import Defence
+from genprior.jobs.shipment import Shipment
+from genprior.jobs.threads import threads_of_all
 from genprior.status import Status
 
-Progress = Callable[[float, int, str], object]
 SIGNALS = "defended"
 """The folder of the projections, in the output folder."""
-_SHOWN = 24
+_UNKNOWN = dict.fromkeys(("before", "before_confidence", "after", "after_confidence", "changed", "distance"))
+"""The classes of an item that was not projected."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Record:
     """Results of all items."""
 
-    items: list[dict[str, Any]] = field(default_factory=list)
-    unreadable: list[dict[str, str]] = field(default_factory=list)
-    given: list[Tensor] = field(default_factory=list)
-    """The first images, for the report."""
-    projected: list[Tensor] = field(default_factory=list)
-    seconds: float = 0.0
-    notes: tuple[str, ...] = ()
+    items: list[dict[str, Any]]
+    """Of those that could be read."""
+    unreadable: list[dict[str, str]]
+    images: dict[str, Tensor]
+    """Some of the images, ``given`` and ``projected``, for the report."""
+    seconds: float
+    """Of all workers together."""
+    run: dict[str, Any]
+    """Who projected the images, and how long that took by the clock on the wall."""
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, batches: Sequence[SolvedBatch], labels: Sequence[int] | None, run: dict[str, Any], notes: tuple[str, ...]
+    ) -> Record:
+        """From all batches, in order; ``labels`` has one class per item."""
+        items = [item for batch in batches for item in batch.items]
+        if labels is not None:
+            items = [item | {"label": label} for item, label in zip(items, labels, strict=True)]
+        shown = [batch.images for batch in batches if batch.images]
+        return cls(
+            [_known(item) for item in items if item["status"] != UNREADABLE],
+            [{"name": item["name"], "problem": item["advice"]} for item in items if item["status"] == UNREADABLE],
+            {name: torch.cat([images[name] for images in shown]) for name in shown[0]} if shown else {},
+            sum(batch.run["seconds"] for batch in batches),
+            run,
+            notes,
+        )
 
     @property
     def total(self) -> int:
@@ -47,12 +74,18 @@ class Record:
         return len(self.items) + len(self.unreadable)
 
     @property
+    def poisoned(self) -> list[dict[str, Any]]:
+        """The items that were set aside, because workers were lost with their batch again and again."""
+        return [item for item in self.items if item["status"] == POISONED]
+
+    @property
     def numbers(self) -> dict[str, Any]:
         """Counts and, with labels, accuracies."""
-        labelled = [item for item in self.items if "label" in item]
+        labelled = [item for item in self.items if "label" in item and item["status"] != POISONED]
         found: dict[str, Any] = {
             "items": len(self.items),
             "unreadable": len(self.unreadable),
+            "poisoned": len(self.poisoned),
             "diverged": sum(item["status"] == Status.DIVERGED.name for item in self.items),
             "changed": sum(bool(item["changed"]) for item in self.items),
             "seconds": round(self.seconds, 3),
@@ -65,52 +98,78 @@ class Record:
 
 
 def defend_files(
-    classifier: nn.Module,
-    projection: Projection,
-    inputs: tuple[str, ...],
-    out: Path,
-    *,
-    labels: Path | None = None,
-    resize: bool = False,
-    skip: bool = False,
+    job: Defence,
     on_progress: Progress = lambda done, total, note: None,
+    *,
+    engine: Engine | None = None,
+    on_begin: Begin = lambda generator, threads: None,
 ) -> Record:
-    """Defend every image of files and folders; ``out/defended`` gets the projections, ``out/result.json`` the record.
+    """Defend every item of the inputs; write the projections and ``result.json`` into ``job.out``.
 
-    No file is overwritten: ``out`` must hold no results of an earlier run.
+    No file is overwritten: ``job.out`` must hold no results of an earlier run. The results have the same bits on every
+    engine, for the same ``batch_size`` and number of threads.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib, numpy, genprior as gp
+    >>> from genprior import samples
+    >>> from genprior.jobs.defend import defend_files
+    >>> from genprior.jobs.settings import Defence
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> numpy.save(folder / "digits.npy", samples.digits(2)[0].numpy())
+    >>> job = Defence(inputs=(str(folder / "digits.npy"),), out=folder / "out", steps=5, restarts=1)
+    >>> record = defend_files(job)  # with workers: engine=gp.engines.Local(2)
+    >>> record.run["engine"], len(record.items)
+    ('this process', 2)
     """
-    generator = projection.generator
-    items = open_items(inputs, _expected(generator, resize), skip=skip, without=out)
-    known = None if labels is None else _labels(labels, len(items))
-    _refuse_losses(out)
-    with _work(out) as (work, notes):
-        outputs = Outputs(items, out / SIGNALS, work, generator.signal_shape)
-        outputs.begin(projection.batch_size)
-        record = Record(notes=(*notes, *items.notes))
-        for start in range(0, len(items), projection.batch_size):
-            on_progress(start, len(items), "projecting")
-            stop = min(len(items), start + projection.batch_size)
-            _batch(classifier, projection, items, outputs, record, start, stop, known)
-        record.notes += items.changes()
-    text = json.dumps(document(record, projection), indent=2, allow_nan=False)
-    write_text(out / RESULT, text + "\n")
+    engine = Serial() if engine is None else engine
+    on_progress(0, 1, "opening")
+    networks = Networks.of(job, job.device if isinstance(engine, Serial) else "cpu")
+    generator = networks.projection.generator
+    items = open_items(job.inputs, _expected(generator, job.resize), skip=job.skip, without=job.out)
+    labels = None if job.labels is None else _labels(job.labels, len(items))
+    _refuse_losses(job.out)
+    shipment = Shipment.of(job.source, classifier=job.classifier, whole=not engine.here)
+    work = DefenceWork(job, items, shipment, networks.digests, here=networks)
+    plan = Plan(np.zeros(-(-len(items) // job.batch_size), bool), elapsed=0.0)
+    course = Course(job, items, plan, engine, on_progress)
+    found: dict[int, SolvedBatch] = {}
+    with _work(job.out) as (folder, notes):
+        outputs = Outputs(items, job.out / SIGNALS, folder, generator.signal_shape)
+        outputs.begin(job.batch_size)
+        for number, batch in course.solved(work, generator, on_begin):
+            outputs.write(batch.first, batch.signals)
+            outputs.finish(number)
+            found[number] = replace(batch, signals=())
+    remarks = (*networks.notes, *notes, *course.crew.notes, *items.notes, *items.changes())
+    used = threads_of_all(batch.run for batch in found.values())
+    run = course.facts() | used | {"items_per_second": course.per_second}
+    record = Record.of([found[number] for number in sorted(found)], labels, run, remarks)
+    write_text(job.out / RESULT, json.dumps(document(record, job), indent=2, allow_nan=False) + "\n")
     on_progress(len(items), len(items), "done")
     return record
 
 
-def document(record: Record, projection: Projection) -> dict[str, Any]:
+def document(record: Record, job: Defence) -> dict[str, Any]:
     """``result.json``."""
     return {
         **record.numbers,
-        "norm": projection.norm,
-        "steps": projection.steps,
-        "restarts": projection.restarts,
-        "seed": projection.seed,
-        "threads": torch.get_num_threads(),
+        "run": record.run,
+        "norm": job.norm,
+        "steps": job.steps,
+        "restarts": job.restarts,
+        "seed": job.seed,
         "notes": list(record.notes),
         "results": record.items,
         "unreadable_items": record.unreadable,
     }
+
+
+def _known(item: dict[str, Any]) -> dict[str, Any]:
+    """The entry of an item that could be read; all have the same names."""
+    if item["status"] != POISONED:
+        return item
+    return {name: value for name, value in item.items() if name != "advice"} | _UNKNOWN | {"problem": item["advice"]}
 
 
 def _expected(generator: Generator, resize: bool) -> Expected:
@@ -157,59 +216,3 @@ def _labels(path: Path, count: int) -> list[int]:
     if len(found) != count:
         raise ValueError(f"{path} holds {len(found)} labels, but there are {count} images: give one label per image")
     return found
-
-
-def _batch(
-    classifier: nn.Module,
-    projection: Projection,
-    items: Items,
-    outputs: Outputs,
-    record: Record,
-    start: int,
-    stop: int,
-    labels: list[int] | None,
-) -> None:
-    loaded = items.read(start, stop)
-    good = [row for row, item in enumerate(loaded) if item.value is not None]
-    record.unreadable += [{"name": item.name, "problem": item.problem} for item in loaded if item.value is None]
-    signals: list[Tensor | None] = [None] * len(loaded)
-    if good:
-        images = torch.stack([value for item in loaded if (value := item.value) is not None])
-        images = _within(images.to(projection.generator.device, projection.generator.dtype), projection.generator)
-        found = defend(classifier, projection, images, numbers=[start + row for row in good])
-        if Status.INTERRUPTED in found.result.status:
-            raise KeyboardInterrupt
-        for place, row in enumerate(good):
-            signals[row] = found.pictures[place]
-            label = None if labels is None else labels[start + row]
-            record.items.append(_entry(loaded[row].name, found, place, label))
-        left = _SHOWN - len(record.given)
-        record.given += list(images[:left].cpu()) if left > 0 else []
-        record.projected += list(found.pictures[:left].cpu()) if left > 0 else []
-        record.seconds += found.result.seconds
-    outputs.write(start, signals)
-    outputs.finish(start // projection.batch_size)
-
-
-def _within(images: Tensor, generator: Generator) -> Tensor:
-    """Clamp rounding errors to the generator's range; items further outside were refused."""
-    return images if generator.signal_range is None else images.clamp(*generator.signal_range)
-
-
-def _entry(name: str, found: Defended, place: int, label: int | None) -> dict[str, Any]:
-    """One item in plain values; None for numbers that are not finite."""
-    sure = {
-        "before": finite(float(found.before_confidence[place])),
-        "after": finite(float(found.after_confidence[place])),
-    }
-    entry = {
-        "name": name,
-        "status": found.result.status[place].name,
-        "before": None if sure["before"] is None else int(found.before[place]),
-        "before_confidence": sure["before"],
-        "after": None if sure["after"] is None else int(found.after[place]),
-        "after_confidence": sure["after"],
-        "changed": None if None in sure.values() else bool(found.changed[place]),
-        "distance": finite(float(found.distance[place])),
-    }
-    return entry if label is None else entry | {"label": label}

@@ -10,6 +10,7 @@ from typing import Any
 from genprior._quantiles import Quantiles
 from genprior.assessment import Concern, ResidualSummary
 from genprior.jobs.records import WITHOUT_RESULT
+from genprior.jobs.threads import threads_of_all
 from genprior.status import Status
 
 _WORST = 10
@@ -40,9 +41,8 @@ class Outcome:
     plan: str = ""
     notes: tuple[str, ...] = ()
     run: dict[str, Any] = field(default_factory=dict)
-    """Who solved the last batch, and how long the job had taken then, by the clock on the wall."""
-    threads: set[int] = field(default_factory=set)
-    """All numbers of threads with which batches were solved: the last bits of results depend on them."""
+    """Who solved the last batch, and how long the job had taken then, by the clock on the wall; and with how many threads
+    that and the others were solved."""
     reasons: dict[str, str] = field(default_factory=dict)
     """Why the first item has no result, for each status of such items."""
 
@@ -82,10 +82,9 @@ class Outcome:
         self.forwards += record["run"]["forwards"]
         self.backwards += record["run"]["backwards"]
         self.plan = self.plan or record["plan"]
-        self.threads.update(_threads_of(record["run"]))
-        if record["run"]["elapsed"] >= self.run.get("elapsed", 0.0):
-            kept = {"threads": self.run.get("threads")}  # a batch that was set aside has none
-            self.run = kept | {name: value for name, value in record["run"].items() if name not in _OF_A_BATCH}
+        runs = sorted((self.run, record["run"]), key=lambda run: float(run.get("elapsed", 0.0)))
+        last = {name: value for name, value in runs[-1].items() if name not in _OF_A_BATCH}
+        self.run = last | threads_of_all(runs)
         for item in record["items"]:
             self.counts[item["status"]] += 1
             if item["status"] in WITHOUT_RESULT:
@@ -106,22 +105,8 @@ class Outcome:
         if len(self.first) < _WORST or _badness(item) > _badness(self.first[-1]):
             self.first = sorted([*self.first, item], key=_badness, reverse=True)[:_WORST]
 
-    @property
-    def other_threads(self) -> list[int]:
-        """The numbers of threads with which some batches were solved, without that of the last batch."""
-        return sorted(self.threads - {self.run.get("threads")})
-
-    @property
-    def solved_by(self) -> str:
-        """In words, such as ``this process, with 2 threads``."""
-        threads = self.run.get("threads")
-        count = "" if threads is None else f", with {threads} thread{'s' if threads > 1 else ''}"
-        others = " and ".join(map(str, self.other_threads))
-        return f"{self.run['engine']}{count}" + (f" (earlier with {others})" if others else "")
-
     def numbers(self) -> dict[str, Any]:
         """The summary as plain values."""
-        speed = self.counted / elapsed if (elapsed := self.run["elapsed"]) else 0.0
         return {
             "items": self.total,
             "recovered": self.recovered,
@@ -135,14 +120,9 @@ class Outcome:
             "forwards": self.forwards,
             "backwards": self.backwards,
             "plan": self.plan,
-            "run": self.run | {"other_threads": self.other_threads, "items_per_second": speed},
+            "run": self.run | {"items_per_second": self.counted / elapsed if (elapsed := self.run["elapsed"]) else 0.0},
             "notes": list(self.notes),
         }
-
-
-def _threads_of(run: dict[str, Any]) -> set[int]:
-    """The numbers of threads that solved a batch; none where it has no result."""
-    return {run["threads"], *run["other_threads"]} if "threads" in run else set()
 
 
 def _badness(item: dict[str, Any]) -> tuple[int, float]:

@@ -67,12 +67,8 @@ class SolvedBatch:
         solved: Sequence[tuple[Sequence[int], Solved]],
         operator: Operator,
         show: Container[int],
-        threads: int | None = None,
     ) -> SolvedBatch:
-        """From the results of groups of items, each with the items' positions in the batch; ``show`` are numbers of items.
-
-        ``threads`` is the number of threads with which the batch was begun; it ends with the present one.
-        """
+        """From the results of groups of items, each with the items' positions in the batch; ``show`` are numbers of items."""
         items = [without_result(item.name, UNREADABLE, item.problem) for item in loaded]
         signals: list[Tensor | None] = [None] * len(loaded)
         images: dict[int, dict[str, Tensor]] = {}
@@ -85,7 +81,6 @@ class SolvedBatch:
             images |= zip([first + rows[place] for place in places], images_of(group, operator, places), strict=False)
         shown = tuple(sorted(images))
         results = [group.result for _, group in solved]
-        now = torch.get_num_threads()
         return cls(
             first,
             tuple(items),
@@ -93,8 +88,7 @@ class SolvedBatch:
             shown,
             {name: torch.stack([images[item][name] for item in shown]) for name in images[shown[0]]} if shown else {},
             next((result.plan for result in results if result.plan), ""),
-            {name: sum(getattr(result, name) for result in results) for name in ("seconds", "forwards", "backwards")}
-            | {"threads": now, "other_threads": [] if threads in {None, now} else [threads]},
+            {name: sum(getattr(result, name) for result in results) for name in ("seconds", "forwards", "backwards")},
         )
 
     @classmethod

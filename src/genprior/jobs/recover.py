@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,22 +9,20 @@ from typing import Any
 from genprior._files import remove_unfinished
 from genprior._fingerprint import fingerprint
 from genprior.assessment import JOB, Words
-from genprior.engines import Batches, Engine, Poisoned, Serial
+from genprior.engines import Engine, Serial
 from genprior.files import Outputs, open_items
 from genprior.files.expected import Expected
 from genprior.files.single import read_array
 from genprior.generators import Generator
-from genprior.jobs.begin import begin
-from genprior.jobs.course import Course, Progress
+from genprior.jobs.course import Begin, Course, Progress
 from genprior.jobs.ledger import CONTENT, Ledger, alone
 from genprior.jobs.outcome import Outcome
 from genprior.jobs.posed import check_loss
-from genprior.jobs.records import SolvedBatch
 from genprior.jobs.results import write_result
-from genprior.jobs.resume import SIGNALS, Plan, plan_of, refuse_losses
+from genprior.jobs.resume import SIGNALS, plan_of, refuse_losses
 from genprior.jobs.settings import Recovery
 from genprior.jobs.shipment import Shipment
-from genprior.jobs.work import Model, RecoveryWork, Task
+from genprior.jobs.work import Model, RecoveryWork
 from genprior.models.foreign import source_digest
 from genprior.models.labels import check_labels
 from genprior.operators import Operator
@@ -39,6 +35,7 @@ def recover(
     *,
     words: Words = JOB,
     engine: Engine | None = None,
+    on_begin: Begin = lambda generator, threads: None,
 ) -> Outcome:
     """Recover every item of the inputs; write the signals, ``result.json`` and ``report.html`` into ``job.out``.
 
@@ -61,7 +58,7 @@ def recover(
     """
     prepared = Driver(job, on_progress, engine)
     with alone(job.out) as notes:
-        return prepared.run(notes, words)
+        return prepared.run(notes, words, on_begin)
 
 
 class Driver:
@@ -81,7 +78,7 @@ class Driver:
         refuse_losses(job.out, self.items)
         self.digest = source_digest(job.source.generator, job.source.weights, self.model.generator)
 
-    def run(self, notes: tuple[str, ...], words: Words) -> Outcome:
+    def run(self, notes: tuple[str, ...], words: Words, on_begin: Begin) -> Outcome:
         """Have every unfinished batch solved; ``notes`` are for the user."""
         ledger = Ledger(self.job.out, self.identity(), self.items.newer_than)
         folder = self.job.out / SIGNALS
@@ -90,7 +87,7 @@ class Driver:
         plan = plan_of(ledger, outputs, len(self.items), self.job.batch_size)
         outputs.begin(self.job.batch_size, plan.done)
         course = Course(self.job, self.items, plan, self.engine, self.on_progress)
-        for number, batch in self.solved(plan, course):
+        for number, batch in course.solved(self.work(), self.model.generator, on_begin):
             record = batch.to_record(outputs.write(batch.first, batch.signals))
             record["run"] = course.facts() | record["run"]  # the batch of a shard brings its own
             ledger.write_batch(number, record, batch.images)
@@ -98,31 +95,6 @@ class Driver:
         self.on_progress(len(self.items), len(self.items), "writing the report")
         remarks = (*self.notes, *notes, *course.crew.notes, *ledger.notes, *self.items.notes, *self.items.changes())
         return write_result(self.job, ledger, len(self.items), tuple(map(words.translate, remarks)), words)
-
-    def solved(self, plan: Plan, course: Course) -> Iterator[tuple[int, SolvedBatch]]:
-        """Hand out the batches that are left; number and result of each, as they come."""
-        if isinstance(self.engine, Serial) and plan.left:
-            begin(self.model.generator, plan.threads)
-        batches: Batches[Task, SolvedBatch] = Batches(
-            self.work(),
-            plan.numbers(),
-            course.task,
-            seconds=course.share,
-            watch=course.changed,
-            on_progress=course.within,
-            count=plan.left,
-        )
-        answers = self.engine.run(batches)
-        with closing(answers):
-            for number, answer in answers:
-                batch = self._poisoned(number, answer) if isinstance(answer, Poisoned) else answer
-                course.finished(number, len(batch.items))
-                yield number, batch
-
-    def _poisoned(self, number: int, answer: Poisoned) -> SolvedBatch:
-        start = number * self.job.batch_size
-        stop = min(len(self.items), start + self.job.batch_size)
-        return SolvedBatch.poisoned(start, self.items.names(start, stop), answer.reason)
 
     def work(self) -> RecoveryWork:
         """What the workers do."""

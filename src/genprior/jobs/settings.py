@@ -1,4 +1,4 @@
-"""Settings of a recovery, as plain values, validated before any work."""
+"""Settings of jobs, as plain values, validated before any work."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from genprior import _validate
+from genprior.defence.projection import Norm, Projection, named_solver
 from genprior.files.remote import shown
+from genprior.generators import Generator
 from genprior.models.foreign import Opened, open_with_notes
+from genprior.models.foreign_classifiers import open_classifier
 from genprior.models.ranges import Range
 from genprior.solvers.registry import solver_named
 
@@ -47,6 +52,66 @@ class Source:
             label=self.label,
             device=device,
             seconds=seconds,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classifier:
+    """A classifier: the arguments of :func:`genprior.models.foreign_classifiers.open_classifier`."""
+
+    classifier: str = "mnist"
+    weights: str | None = None
+
+    def open(self, signal_shape: tuple[int, ...], device: str = "cpu") -> nn.Module:
+        """The module, of signals of this shape."""
+        return open_classifier(self.classifier, self.weights, signal_shape=signal_shape, device=device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Defence:
+    """A defence by projection: inputs, networks, how they are projected, outputs."""
+
+    inputs: tuple[str, ...]
+    out: Path
+    source: Source = field(default_factory=Source)
+    classifier: Classifier = field(default_factory=Classifier)
+    labels: Path | None = None
+    """A .npy file with the true class of every image."""
+    norm: Norm = "linf"
+    solver: str = "admm"
+    """``admm``, ``auto``, ``adam`` or ``gd``."""
+    steps: int = 300
+    restarts: int = 4
+    batch_size: int = 100
+    seed: int = 0
+    device: str = "cpu"
+    resize: bool = False
+    skip: bool = False
+    pictures: int = 24
+    """Largest number of items shown in the report."""
+
+    def __post_init__(self) -> None:
+        named_solver(self.solver, self.norm)
+        for name in ("steps", "restarts", "batch_size"):
+            _validate.whole(name, getattr(self, name))
+        _validate.whole("pictures", self.pictures, 0)
+        _validate.seed(self.seed)
+
+    @property
+    def time(self) -> None:
+        """None: the steps are the limit."""
+        return
+
+    def projection(self, generator: Generator) -> Projection:
+        """What is done with each image."""
+        return Projection(
+            generator,
+            self.norm,
+            named_solver(self.solver, self.norm),
+            self.steps,
+            restarts=self.restarts,
+            batch_size=self.batch_size,
+            seed=self.seed,
         )
 
 

@@ -1,4 +1,4 @@
-"""The files that a job's generator and operator are opened from, for workers that may not see them."""
+"""The files that a job's networks and operator are opened from, for workers that may not see them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from genprior.engines import EngineError
 from genprior.files.named import split_key
-from genprior.jobs.settings import Source
+from genprior.jobs.settings import Classifier, Source
 from genprior.models.foreign import origin
 from genprior.models.modules import is_python
 from genprior.models.sys_path import imported_from
@@ -61,54 +61,88 @@ class Sent:
 
 @dataclass(frozen=True)
 class Shipment:
-    """A generator and an operator as texts, and the files behind them."""
+    """A generator, an operator and, where there is one, a classifier as texts, and the files behind them."""
 
     source: Source
     operator: str
+    classifier: Classifier | None
     files: tuple[Sent, ...]
     folder: Path | None = None
-    """From which a package is imported that is the generator: ``package.module:build``."""
+    """From which a package is imported that is a network: ``package.module:build``."""
 
     @classmethod
-    def of(cls, source: Source, operator: str, *, whole: bool) -> Shipment:
-        """After the generator was opened here, so that the modules it imports from its own folder are known.
+    def of(
+        cls,
+        source: Source,
+        operator: str = "identity",
+        classifier: Classifier | None = None,
+        *,
+        whole: bool,
+    ) -> Shipment:
+        """After the networks were opened here, so that the modules they import from their own folder are known.
 
         ``whole``: with the contents of the files.
         """
-        code = origin(source.generator)
-        found: list[Path] = [] if code is None else [code]
-        folder = None
-        if is_python(source.generator):
-            place = source.generator.rpartition(":")[0]
-            folder = None if place.endswith(".py") else Path.cwd()
-            found += imported_from(folder or Path(place).resolve().parent)
-        if source.weights is not None:
-            found.append(split_key(Path(source.weights))[0])
+        networks = [(source.generator, source.weights, "generator")]
+        if classifier is not None:
+            networks.append((classifier.classifier, classifier.weights, "classifier"))
+        found = [path for network in networks for path in _behind(*network)]
         found += [Path(name) for name in files_of(operator)]
         files = tuple(
             Sent.of(path, whole=whole) for path in dict.fromkeys(map(_absolute, found)) if not _installed(path)
         )
-        at = {str(path): str(_absolute(path)) for path in found}
-        return cls(_with_files(source, at), with_files(operator, at), files, folder)
+        folder = Path.cwd() if any(_is_package(network) for network, _, _ in networks) else None
+        return cls(source, operator, classifier, files, folder)._moved(
+            {str(path): str(_absolute(path)) for path in found}
+        )
 
-    def arrive(self) -> tuple[Source, str]:
-        """On a worker: source and operator with paths that hold here; files that are not visible are unpacked."""
+    def arrive(self) -> Shipment:
+        """On a worker: the texts with paths that hold here; files that are not visible are unpacked."""
         if all(file.visible() for file in self.files):
-            return self.source, self.operator
+            return self
         folder = Path(tempfile.mkdtemp(prefix="genprior-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         for file in self.files:
             file.unpack(folder)
         if self.folder is not None:
             sys.path.insert(0, str(_below(folder, self.folder)))
-        at = {str(file.path): str(_below(folder, file.path)) for file in self.files}
-        return _with_files(self.source, at), with_files(self.operator, at)
+        return self._moved({str(file.path): str(_below(folder, file.path)) for file in self.files})
+
+    def _moved(self, at: dict[str, str]) -> Shipment:
+        """The texts with their files elsewhere."""
+        source, classifier = self.source, self.classifier
+        source = replace(
+            source, generator=_moved(source.generator, at), weights=source.weights and _moved(source.weights, at)
+        )
+        if classifier is not None:
+            weights = classifier.weights and _moved(classifier.weights, at)
+            classifier = Classifier(classifier=_moved(classifier.classifier, at), weights=weights)
+        return replace(self, source=source, operator=with_files(self.operator, at), classifier=classifier)
 
 
-def _with_files(source: Source, at: dict[str, str]) -> Source:
-    """The source with its files elsewhere."""
-    generator = _moved(source.generator, at)
-    return replace(source, generator=generator, weights=None if source.weights is None else _moved(source.weights, at))
+def refuse_other_numbers(network: str, found: str, wanted: str) -> None:
+    """Raise unless the digest of a network on a worker is the driver's."""
+    if found != wanted:
+        raise EngineError(
+            f"a worker opened the {network} with other numbers than the driver: if its code draws weights at random, draw "
+            "them with a seed, or store them in a file"
+        )
+
+
+def _behind(network: str, weights: str | None, role: str) -> list[Path]:
+    """The files that a network is opened from."""
+    code = origin(network, role)
+    found = [] if code is None else [code]
+    if is_python(network):
+        found += imported_from(
+            Path.cwd() if _is_package(network) else Path(network.rpartition(":")[0]).resolve().parent
+        )
+    return found if weights is None else [*found, split_key(Path(weights))[0]]
+
+
+def _is_package(network: str) -> bool:
+    """Whether this is ``package.module:build``, imported from the working folder."""
+    return is_python(network) and not network.rpartition(":")[0].endswith(".py")
 
 
 def _moved(text: str, at: dict[str, str]) -> str:

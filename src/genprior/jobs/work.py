@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from genprior.engines import Blind, EngineError, Place
+from genprior.engines import Blind, Place
 from genprior.files import Items, Loaded
 from genprior.generators import Generator
 from genprior.jobs.posed import expected_noise, pose, relative_residual, simulate
 from genprior.jobs.records import Solved, SolvedBatch
 from genprior.jobs.settings import Recovery
-from genprior.jobs.shipment import Shipment
+from genprior.jobs.shipment import Shipment, refuse_other_numbers
+from genprior.jobs.threads import threads_since
 from genprior.loop.run import share_done
 from genprior.loop.solve import Hopeless, solve
 from genprior.loop.starts import starts
@@ -46,6 +47,15 @@ class Task:
     """Numbers of the items whose images are kept for the report."""
     loaded: tuple[Loaded, ...] | None = None
     """The contents of the items, for a worker that cannot see them."""
+
+
+def contents(task: Task, items: Items, place: Place) -> list[Loaded] | Blind:
+    """The items of a task, as they were sent or as the worker reads them."""
+    if task.loaded is not None:
+        return list(task.loaded)
+    if not place.visible and (missing := items.missing(task.start, task.stop)):
+        return Blind(f"{missing[0]} is not there, or is another version")
+    return items.read(task.start, task.stop)
 
 
 @dataclass(frozen=True)
@@ -85,14 +95,12 @@ class RecoveryWork:
         return Solver(self.job, model, self.items, self.labels, place).solved
 
     def _arrived(self, device: str) -> Model:
-        source, operator = self.shipment.arrive()
-        generator = source.open(device).generator
-        if source_digest(source.generator, source.weights, generator) != self.digest:
-            raise EngineError(
-                "a worker opened the generator with other numbers than the driver: if its code draws weights at random, draw "
-                "them with a seed, or store them in a file"
-            )
-        return Model.of(generator, operator)
+        here = self.shipment.arrive()
+        generator = here.source.open(device).generator
+        refuse_other_numbers(
+            "generator", source_digest(here.source.generator, here.source.weights, generator), self.digest
+        )
+        return Model.of(generator, here.operator)
 
 
 @dataclass(frozen=True)
@@ -107,9 +115,9 @@ class Solver:
 
     def solved(self, task: Task) -> SolvedBatch | Blind:
         """Read and solve one batch."""
-        if task.loaded is None and not self.place.visible and (missing := self.items.missing(task.start, task.stop)):
-            return Blind(f"{missing[0]} is not there, or is another version")
-        loaded = self.items.read(task.start, task.stop) if task.loaded is None else list(task.loaded)
+        loaded = contents(task, self.items, self.place)
+        if isinstance(loaded, Blind):
+            return loaded
         solved: list[tuple[list[int], Solved]] = []
         rule: StopRule = MaxSteps(self.job.most_steps)
         if task.seconds is not None:
@@ -121,7 +129,8 @@ class Solver:
             values = torch.stack([value for row in rows if (value := loaded[row].value) is not None])
             solved.append((rows, self._solve(generator, values, numbers, share, done)))
             done += len(rows)
-        return SolvedBatch.of(task.start, loaded, solved, self.model.operator, task.show, threads)
+        batch = SolvedBatch.of(task.start, loaded, solved, self.model.operator, task.show)
+        return batch.with_run(batch.run | threads_since(threads))
 
     def _groups(self, start: int, loaded: list[Loaded]) -> list[tuple[list[int], Generator]]:
         """Groups of readable items that are solved together: all at once, or class by class."""
@@ -143,7 +152,7 @@ class Solver:
             stop=rule,
             z0=starts(generator, job.seed, numbers, job.restarts),
             patience=job.patience,
-            callbacks=[_Reporter(self.place.on_progress, len(numbers), done, rule)],
+            callbacks=[Reporter(self.place.on_progress, len(numbers), done, rule)],
             progress=False,
         )
         if Status.INTERRUPTED in result.status:
@@ -161,7 +170,7 @@ def _solved(problem: Problem, *options: Any, **more: Any) -> Result:
         return found.result
 
 
-class _Reporter:
+class Reporter:
     """Callback that reports, at intervals, how many items of the batch are done, a fraction of the running ones among them."""
 
     def __init__(self, report: Callable[[float, str], object], count: int, done: int, rule: StopRule) -> None:
@@ -169,6 +178,7 @@ class _Reporter:
         self._last = 0.0
 
     def __call__(self, view: View) -> None:
+        """Report, if it is time."""
         now = time.monotonic()
         if now - self._last < _INTERVAL:
             return

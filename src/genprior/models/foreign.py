@@ -124,27 +124,33 @@ def open_with_notes(
     return Opened(load_generator(spec, device=device))
 
 
-def source_digest(spec: str | Path, weights: str | Path | None = None, generator: Generator | None = None) -> str:
-    """A digest of a generator's sources: code, program, weights; and of its parameters, if ``generator`` is given.
+def source_digest(
+    spec: str | Path,
+    weights: str | Path | None = None,
+    network: Generator | nn.Module | None = None,
+    role: str = "generator",
+) -> str:
+    """A digest of a network's sources: code, program, weights; and of its parameters, if ``network`` is given.
 
     Imported code is not included.
     """
     digest = hashlib.sha256()
-    for path in (origin(spec), None if weights is None else split_key(Path(weights))[0]):
+    for path in (origin(spec, role), None if weights is None else split_key(Path(weights))[0]):
         if path is not None and path.is_file():
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
-    if generator is not None:
-        digest.update(fingerprint(dict(generator.module.state_dict())).encode())
+    if network is not None:
+        module = network.module if isinstance(network, Generator) else network
+        digest.update(fingerprint(dict(module.state_dict())).encode())
     return digest.hexdigest()
 
 
-def origin(spec: str | Path) -> Path | None:
+def origin(spec: str | Path, role: str = "generator") -> Path | None:
     """The file with the code, the program, or the weights; None for code without a file."""
     text = str(spec)
     if is_python(text):
         return source_file(text)
-    return Path(text) if Path(text).suffix.lower() in SCRIPT_ENDINGS else find(spec, "generator")
+    return Path(text) if Path(text).suffix.lower() in SCRIPT_ENDINGS else find(spec, role)
 
 
 _ASSUMED = "latents assumed standard normal: for another distribution let the function return a gp.Generator with it"

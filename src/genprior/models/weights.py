@@ -44,8 +44,13 @@ def load_weights(module: nn.Module, path: Path) -> None:
             f"`weights={file}:{_smoothed(fitting)}`"
         )
     nearest = max((fitting or found).values(), key=lambda tensors: len(set(tensors) & set(expected)))
-    _check_fit(expected, nearest, file)
-    module.load_state_dict(nearest)
+    fill(module, nearest, file)
+
+
+def fill(module: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
+    """Fill a module with weights that were read from a file; every name and shape must fit."""
+    _check_fit(module.state_dict(), weights, path)
+    module.load_state_dict(weights)
 
 
 def read_weights(path: Path) -> dict[str, dict[str, Tensor]]:

@@ -44,7 +44,7 @@ def read_start(folder: Path) -> Start:
     return Start(path, tensors, _earlier(path, json.loads(header.get("meta", "{}"))))
 
 
-def threads_of(folder: Path) -> int | None:
+def recorded_threads(folder: Path) -> int | None:
     """The number of threads of the last step in a folder's checkpoint; None where none is on record."""
     path = folder / CHECKPOINT
     try:

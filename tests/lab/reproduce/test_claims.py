@@ -581,7 +581,7 @@ def test_parts_of_another_code_do_not_belong_together(digest, name):
 
 
 def test_the_code_of_the_experiments(monkeypatch):
-    """It has what computes, and not what judges, shows or belongs to commands."""
+    """It has what computes, and not what hands out, judges, shows or belongs to commands."""
     read, real = [], Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda path: (read.append(path), real(path))[1])
     run._code.__wrapped__()
@@ -590,3 +590,4 @@ def test_the_code_of_the_experiments(monkeypatch):
     assert {"solvers/auto.py", "loop/solve.py", "lab/reproduce/plateau.py", "models/bundled.py"} <= names
     assert not [name for name in names if name.startswith(("cli/", "app/", "report/", "lab/reports/", "jobs/"))]
     assert not [name for name in names if "judging" in name or "claims" in name]
+    assert not names & {"lab/reproduce/run.py", "lab/reproduce/spread.py", "lab/workers.py"}

@@ -18,7 +18,7 @@ from genprior import cli
 from genprior.lab.reproduce import run
 from genprior.lab.reproduce.claims import Claim
 from genprior.lab.reproduce.contest import Setting
-from genprior.lab.reproduce.parts import Found, Part, Store, run_parts, threads_of, unique
+from genprior.lab.reproduce.parts import Found, Part, Store, recorded_threads, run_parts, unique
 from genprior.lab.reproduce.sizes import QUICK, SIZES, Denoising
 
 TINY = Denoising(2, 8, 6, 4, 0.5)
@@ -125,7 +125,7 @@ def test_an_experiment_that_is_finished_stays_in_the_report(tmp_path, monkeypatc
 
 
 def test_killed_in_the_middle_it_goes_on_and_finds_the_same(tmp_path, monkeypatch):
-    """kill -9 between tuning and the runs that need it; then the same command. Compared with a run left alone, up to times."""
+    """kill -9 between tuning and the runs that need it; then the same on workers. Compared with a run left alone."""
     monkeypatch.setitem(SIZES, "quick", dataclasses.replace(QUICK, denoising=TINY))
     words = ["reproduce", "linf-denoising", "--quick", "--threads", "1"]
     killed, whole = tmp_path / "killed", tmp_path / "whole"
@@ -140,10 +140,11 @@ def test_killed_in_the_middle_it_goes_on_and_finds_the_same(tmp_path, monkeypatc
     assert process.wait() == -signal.SIGKILL, "it was still running"
     finished = {path: path.stat().st_mtime_ns for path in (killed / "parts").glob("*.safetensors")}
     assert not (killed / "results.json").exists() and not any(".run.auto" in path.name for path in finished)
-    assert cli.main([*words, "--out", str(killed), "--json"]) == 0
+    assert cli.main([*words, "--out", str(killed), "--json", "--workers", "2"]) == 0
     assert cli.main([*words, "--out", str(whole), "--json"]) == 0
     assert all(path.stat().st_mtime_ns == before for path, before in finished.items()), "not redone"
     documents = [json.loads((folder / "results.json").read_text()) for folder in (killed, whole)]
+    assert documents[0]["environment"].pop("workers") == 2
     for document in documents:
         del document["times"]
     assert documents[0] == documents[1]
@@ -151,11 +152,11 @@ def test_killed_in_the_middle_it_goes_on_and_finds_the_same(tmp_path, monkeypatc
 
 def test_the_number_of_threads_of_a_run(tmp_path):
     """A resumed run continues with it, whatever is fastest then."""
-    assert threads_of(tmp_path) is None
+    assert recorded_threads(tmp_path) is None
     Store(tmp_path, {"threads": 3, "seed": 0})
-    assert threads_of(tmp_path) == 3
+    assert recorded_threads(tmp_path) == 3
     (tmp_path / "settings.json").write_text("{broken")
-    assert threads_of(tmp_path) is None
+    assert recorded_threads(tmp_path) is None
 
 
 def test_a_resumed_run_keeps_its_threads(tmp_path, monkeypatch, capsys):

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from genprior import _validate
+from genprior.engines import Batches, Crew, Engine, EngineError, Place, Poisoned, Serial
 from genprior.generators import Generator
 from genprior.lab.race.contenders import OURS, at_edge, grids
 from genprior.lab.race.outcome import Entrant, ProblemOutcome, Run, outcome_of
 from genprior.lab.race.problems import ENTRIES, Entry, Instance, instance
 from genprior.lab.trace import ErrorRecorder
+from genprior.lab.workers import crew_in_words, threads_of, use_threads
 from genprior.loop.solve import solve
 from genprior.models.bundled import has_bundled, load_generator
 from genprior.solvers import Adam, Choice
@@ -54,6 +57,43 @@ class Race:
     repeats: int
     quick: bool
     threads: int
+    """Of the process in which a problem was raced."""
+    workers: int = 1
+    """Problems that were raced at a time; 1 without workers, too."""
+
+
+@dataclass(frozen=True)
+class Heat:
+    """One problem of the race, with its budget."""
+
+    key: str
+    budget: Budget
+
+
+@dataclass(frozen=True)
+class RaceWork:
+    """Whole problems: their solvers take turns in one process, so that ratios of their times stay fair."""
+
+    repeats: int
+    quick: bool
+    seed: int
+    device: str
+    threads: int
+
+    def open(self, place: Place) -> Callable[[Heat], ProblemOutcome]:
+        """Each heat loads its generator."""
+        use_threads(self.threads)
+        device = place.device(self.device)
+
+        def announce(text: str) -> None:
+            place.on_progress(0.0, text)
+
+        def race(heat: Heat) -> ProblemOutcome:
+            entry = next(entry for entry in ENTRIES if entry.key == heat.key)
+            generator = load_generator(entry.generator, device=device)
+            return _one_problem(entry, generator, heat.budget, self.repeats, self.quick, self.seed, announce)
+
+        return race
 
 
 def run_race(
@@ -64,18 +104,62 @@ def run_race(
     seed: int = 0,
     device: str = "cpu",
     announce: Callable[[str], object] = lambda text: None,
+    engine: Engine | None = None,
 ) -> Race:
-    """Tune, then race, one problem after the other; problems whose generator is not bundled are left out."""
+    """Tune, then race, one problem after the other; problems whose generator is not bundled are left out.
+
+    With an engine, as many problems at a time as it has workers, in any order; workers on one machine share its memory
+    bandwidth and clock rate, so that all times are longer than on an idle one.
+    """
     _validate.whole("repeats", repeats)
     entries = [entry for entry in ENTRIES if entry.key in keys and has_bundled(entry.generator, "generator")]
     if not entries:
         raise ValueError(f"problems must be some of {''.join(e.key for e in ENTRIES)}, got {keys!r}")
-    outcomes = []
-    for entry in entries:
-        generator = load_generator(entry.generator, device=device)
-        budget = (QUICK if quick else FULL)[entry.generator]
-        outcomes.append(_one_problem(entry, generator, budget, repeats, quick, seed, announce))
-    return Race(tuple(outcomes), repeats, quick, torch.get_num_threads())
+    budgets = QUICK if quick else FULL
+    heats = [Heat(entry.key, budgets[entry.generator]) for entry in entries]
+    work = RaceWork(repeats, quick, seed, device, threads_of(engine))
+    report = _Report(announce, len(heats))
+    outcomes = _raced(heats, work, Serial() if engine is None else engine, report)
+    return Race(outcomes, repeats, quick, work.threads, report.workers)
+
+
+def _raced(heats: list[Heat], work: RaceWork, engine: Engine, report: _Report) -> tuple[ProblemOutcome, ...]:
+    """In the order of the heats."""
+    batches: Batches[Heat, ProblemOutcome] = Batches(
+        work,
+        range(len(heats)),
+        lambda number, whole: heats[number],
+        watch=(lambda crew: None) if isinstance(engine, Serial) else report.watch,
+        on_progress=lambda done, text: report.announce(text),
+    )
+    found: dict[int, ProblemOutcome] = {}
+    answers = engine.run(batches)
+    with closing(answers):
+        for number, answer in answers:
+            if isinstance(answer, Poisoned):
+                raise EngineError(f"problem {heats[number].key} of the race cannot be solved: {answer.reason}")
+            found[number] = answer
+            report.finished = len(found)
+    return tuple(found[number] for number in range(len(heats)))
+
+
+@dataclass
+class _Report:
+    """Announces how far a race on workers is, whenever that has changed."""
+
+    announce: Callable[[str], object]
+    count: int
+    finished: int = 0
+    workers: int = 1
+    last: str = ""
+
+    def watch(self, crew: Crew) -> None:
+        """An engine calls this twice a second."""
+        self.workers = crew.wanted
+        text = f"{self.finished} of {self.count} problems, {crew_in_words(crew)}"
+        if text != self.last:
+            self.last = text
+            self.announce(text)
 
 
 def _one_problem(

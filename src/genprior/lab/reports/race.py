@@ -18,6 +18,7 @@ def race_numbers(race: Race) -> dict[str, object]:
         "quick": race.quick,
         "repeats": race.repeats,
         "threads": race.threads,
+        "workers": race.workers,
         "speedup_loose": _mean(race, 0),
         "speedup_tight": _mean(race, 1),
         "smallest_speedup": _smallest(race),
@@ -28,7 +29,10 @@ def race_numbers(race: Race) -> dict[str, object]:
 
 def race_table(race: Race) -> Table:
     """One line per problem and solver."""
-    table = Table(title="time and passes to the loose and to the tight target (medians); - : not reached")
+    title = "time and passes to the loose and to the tight target (medians); - : not reached"
+    if race.workers > 1:
+        title += f"; {race.workers} problems at a time, which slow each other down on one machine"
+    table = Table(title=title)
     for name in ("problem", "solver", "loose s", "passes", "tight s", "passes", "solved", "at the end"):
         table.add_column(name, justify="left" if name in ("problem", "solver") else "right")
     for problem in race.problems:

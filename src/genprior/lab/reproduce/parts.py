@@ -39,7 +39,7 @@ class Part:
     name: str
     run: Callable[[Results], Found]
     cost: float
-    """Estimated seconds on two idle cores, used only for the time left."""
+    """Estimated seconds on two idle cores, for the time left, and for workers what to begin with and when a part hangs."""
     needs: tuple[str, ...] = ()
 
 
@@ -91,7 +91,7 @@ class Store:
         return self.folder / "parts" / f"{name}.safetensors"
 
 
-def threads_of(folder: Path) -> int | None:
+def recorded_threads(folder: Path) -> int | None:
     """The number of threads of the run in a folder; None without a run, or with an unreadable record of one."""
     try:
         found = json.loads((folder / "settings.json").read_bytes())

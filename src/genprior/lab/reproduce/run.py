@@ -15,6 +15,7 @@ import torch
 
 import genprior
 from genprior import _validate
+from genprior.engines import Engine
 from genprior.lab.reproduce import compressive_sensing, defence, denoising, plateau, tuning
 from genprior.lab.reproduce.claims import Claim, Results
 from genprior.lab.reproduce.code import code_of
@@ -26,6 +27,8 @@ from genprior.lab.reproduce.judging_races import judge_denoising, judge_sensing,
 from genprior.lab.reproduce.methods import denoising_methods, sensing_methods
 from genprior.lab.reproduce.parts import Found, Part, Progress, Store, run_parts, unique
 from genprior.lab.reproduce.sizes import SIZES
+from genprior.lab.reproduce.spread import PartsWork, spread_parts
+from genprior.lab.workers import threads_of
 from genprior.models.bundled import bundled_path
 
 
@@ -64,11 +67,13 @@ class Reproduction:
     parts: dict[str, Found]
     claims: list[Claim]
     folder: Path
+    threads: int | None = None
+    """Of what computed; None: as many as this process has."""
 
     def document(self) -> dict[str, Any]:
         """Everything as plain values. Only ``times`` and ``environment`` may differ between two runs of the same settings."""
         return {
-            "settings": settings_of(self.setting),
+            "settings": settings_of(self.setting, self.threads),
             "experiments": list(self.experiments),
             "claims": [asdict(claim) for claim in self.claims],
             "parts": {name: found.numbers for name, found in self.parts.items()},
@@ -76,8 +81,13 @@ class Reproduction:
                 "all": sum(found.times["part_seconds"] for found in self.parts.values()),
                 **{name: found.times for name, found in self.parts.items()},
             },
-            "environment": environment(),
+            "environment": environment(self.threads) | self._workers(),
         }
+
+    def _workers(self) -> dict[str, int]:
+        """The most workers that computed at a time, if there were any: they share what the machine has."""
+        most = max((found.times.get("workers", 0) for found in self.parts.values()), default=0)
+        return {"workers": most} if most else {}
 
 
 def reproduce(
@@ -89,8 +99,13 @@ def reproduce(
     device: str = "cpu",
     faces: str | Path | None = None,
     show: Callable[[Progress], object] = lambda progress: None,
+    engine: Engine | None = None,
 ) -> Reproduction:
-    """Run experiments in a folder; finished parts are not repeated and join the results."""
+    """Run experiments in a folder; finished parts are not repeated and join the results.
+
+    With an engine, its workers compute the parts, and ``show`` gets an ``OnWorkers``. The numbers are those of any other
+    engine, or of none, with the same number of threads, and each of these can finish what another has begun.
+    """
     unknown = [name for name in names if name not in EXPERIMENTS]
     if unknown or not names:
         raise ValueError(f"there is no experiment {', '.join(unknown)!r}: give some of {', '.join(EXPERIMENTS)}")
@@ -98,14 +113,19 @@ def reproduce(
         raise ValueError(f"size must be one of {', '.join(SIZES)}, got {size!r}")
     _validate.seed(seed)
     setting = Setting(SIZES[size], seed, device, None if faces is None else Path(faces))
-    store = Store(Path(folder), settings_of(setting))
+    settings = settings_of(setting, threads_of(engine))
+    store = Store(Path(folder), settings)
     parts = unique(part for name in names for part in EXPERIMENTS[name].parts(setting))
     for name in names:
         EXPERIMENTS[name].prepare(setting)
-    results = run_parts(parts, store, show)
+    if engine is None:
+        results = run_parts(parts, store, show)
+    else:
+        makers = tuple(EXPERIMENTS[name].parts for name in names)
+        results = spread_parts(parts, store, PartsWork(makers, setting, settings, settings_of), engine, show)
     whole = [name for name in EXPERIMENTS if name in names or _finished(EXPERIMENTS[name], setting, store, results)]
     claims = [claim for name in whole for claim in EXPERIMENTS[name].judge(setting, results)]
-    return Reproduction(setting, tuple(whole), results, claims, Path(folder))
+    return Reproduction(setting, tuple(whole), results, claims, Path(folder), settings["threads"])
 
 
 def _finished(experiment: Experiment, setting: Setting, store: Store, results: dict[str, Found]) -> bool:
@@ -118,8 +138,8 @@ def _finished(experiment: Experiment, setting: Setting, store: Store, results: d
     return True
 
 
-def settings_of(setting: Setting) -> dict[str, Any]:
-    """Settings that must agree for parts to be combined."""
+def settings_of(setting: Setting, threads: int | None = None) -> dict[str, Any]:
+    """Settings that must agree for parts to be combined; ``threads`` are those of a worker, if not of this process."""
     return {
         "genprior": version("genprior"),
         "code": _code(),
@@ -127,7 +147,7 @@ def settings_of(setting: Setting) -> dict[str, Any]:
         "seed": setting.seed,
         "device": setting.device,
         "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
+        "threads": torch.get_num_threads() if threads is None else threads,
         "faces": None if setting.faces is None else _faces(setting),
         "sizes": _fingerprint(repr(setting.size).encode()),
         "methods": _fingerprint(repr(_methods(setting)).encode()),
@@ -162,15 +182,15 @@ def _faces(setting: Setting) -> str:
     return _fingerprint(torch.cat(pair).numpy().tobytes())
 
 
-def environment() -> dict[str, Any]:
-    """Versions and machine."""
+def environment(threads: int | None = None) -> dict[str, Any]:
+    """Versions and machine; ``threads`` are those of a worker, if not of this process."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": version("numpy"),
         "system": platform.system(),
         "machine": platform.machine(),
-        "processors": torch.get_num_threads(),
+        "processors": torch.get_num_threads() if threads is None else threads,
     }
 
 
