@@ -44,13 +44,21 @@ class Scripted(Pool):
     def events(self, seconds: float) -> Sequence[Event]:
         until = self.now + seconds
         while self._due and self._due[0][0] <= until:
-            self.now, _, event = heapq.heappop(self._due)
+            self.now = max(self.now, self._due[0][0])
+            if found := self._happened():
+                return found
+        self.now = until
+        return []
+
+    def _happened(self) -> list[Event]:
+        found = []
+        while self._due and self._due[0][0] <= self.now:
+            event = heapq.heappop(self._due)[2]
             if event.worker in self.alive:
                 if isinstance(event, Gone):
                     self.alive.discard(event.worker)
-                return [event]
-        self.now = until
-        return []
+                found.append(event)
+        return found
 
     def stop(self, worker: int) -> None:
         self.alive.discard(worker)

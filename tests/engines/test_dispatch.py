@@ -70,12 +70,69 @@ def test_a_worker_that_hangs_is_stopped_and_its_batch_goes_to_another():
 
 
 @pytest.mark.parametrize(
-    ("own", "longest", "limit"),
-    [(None, 0.0, float("inf")), (None, 1.0, 600), (None, 100, 2000), (10, 0, 130), (500, 0, 1000)],
+    ("own", "longest", "deaths", "limit"),
+    [
+        (None, 0.0, 0, float("inf")),
+        (None, 1.0, 0, 600),
+        (None, 1.0, 2, 600 * 16),
+        (None, 100, 0, 2000),
+        (10, 0, 0, 130),
+        (500, 0, 1, 1000),
+    ],
 )
-def test_limits_follow_from_the_batch_or_from_the_longest_one(own, longest, limit):
-    assert Patience().limit(own, longest) == limit
-    assert Patience(batch_seconds=3.0).limit(own, longest) == 3.0
+def test_limits_follow_from_the_batch_or_from_the_longest_one(own, longest, deaths, limit):
+    assert Patience().limit(own, longest, deaths) == limit
+    assert Patience(batch_seconds=3.0).limit(own, longest, deaths) == 3.0
+
+
+def test_a_batch_that_is_slow_but_does_not_hang_is_given_more_time_when_it_is_repeated():
+    """The first batch ends at once, such as one whose files cannot be read; the others take 20 minutes."""
+    pool = Scripted(lambda worker, task: (0.1 if task == 0 else 1200.0, "answer"))
+    assert dict(run(pool, range(6), patience=Patience())) == {n: n for n in range(6)}
+
+
+def test_that_a_worker_does_not_see_the_inputs_says_nothing_about_the_time_that_a_batch_takes():
+    class Unseeing(Scripted):
+        def send(self, worker, task):
+            number, whole = task
+            blind = Blind(f"file {number} is not there")
+            self._at(1200.0 if whole else 0.1, Answered(worker, number if whole else blind))
+
+    pool, crews = Unseeing(lambda worker, task: (1.0, "answer")), []
+    found = dict(run(pool, range(6), patience=Patience(), task=lambda n, whole: (n, whole), watch=crews.append))
+    assert found == {n: n for n in range(6)}
+    assert crews[-1].deaths == 0
+    assert len(crews[-1].notes) == 1
+
+
+def test_workers_whose_answers_wait_for_a_slow_driver_do_not_count_as_hung():
+    pool = Scripted(lambda worker, task: (1.0, "answer"))
+    found = []
+    for answer in run(pool, range(100), workers=20, patience=Patience(batch_seconds=30.0)):
+        pool.now += 10.0  # such as a slow disk
+        found.append(answer)
+    assert sorted(found) == [(n, n) for n in range(100)]
+    assert pool.stopped == []
+
+
+def test_where_workers_begin_to_die_of_everything_the_job_stops_instead_of_setting_the_rest_aside():
+    pool = Scripted(lambda worker, task: (1.0, "die" if task > 10 else "answer"))
+    found = []
+    with pytest.raises(EngineError, match=r"workers are lost with every batch.*lightning"):
+        found.extend(run(pool, range(100), patience=Patience()))
+    assert sum(isinstance(answer, Poisoned) for _, answer in found) == 4
+
+
+def test_the_number_that_is_solved_at_a_time_is_that_of_the_workers_which_there_are():
+    """All that are wanted, until answers come: then those that are alive."""
+    seen = []
+    pool = Scripted(
+        lambda worker, task: (1.0, "answer"), starts=lambda worker: (1.0, "ready" if worker < 3 else "hang")
+    )
+    for _ in run(pool, range(10), workers=4, watch=lambda crew: seen.append((crew.answered, crew.alive, crew.at_once))):
+        pass
+    assert all(at_once == (alive if answered else 4) for answered, alive, at_once in seen[:-1])
+    assert (8, 2, 2) in seen
 
 
 def test_workers_that_cannot_start_end_the_job_with_their_reason():

@@ -2,11 +2,16 @@
 
 import os
 import socket
+import sys
+import threading
+import time
+import types
 from pathlib import Path
 
 import pytest
 
 from genprior.engines import Batches, EngineError, Ray
+from genprior.engines.ray import _refuse_silent, _Worker
 from genprior.jobs.recover import recover
 from tests.engines.test_recover import job, outcome_of  # noqa: F401 - a fixture
 from tests.engines.works import Squares
@@ -55,6 +60,29 @@ def test_an_address_where_nobody_answers():
         run(Squares(), address="nowhere")
 
 
+@pytest.mark.parametrize("reply", [None, b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_an_address_where_something_else_answers_or_nothing(reply, monkeypatch):
+    """Ray itself would try for a quarter of an hour."""
+    monkeypatch.setattr("genprior.engines.ray._ANSWERS_WITHIN", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer():
+            connection = server.accept()[0]
+            if reply is None:
+                time.sleep(2.0)
+            connection.recv(1000)
+            connection.sendall(reply or b"")
+            connection.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        why = "timed out" if reply is None else "something else than Ray"
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+        monkeypatch.setattr("ray._private.services.canonicalize_bootstrap_address", lambda given: address)
+        with pytest.raises(EngineError, match=rf"no Ray cluster answers at {address} \({why}"):
+            run(Squares(), address=address if reply is None else "auto")
+
+
 @pytest.fixture(scope="module")
 def cluster():
     ray.init(address="local", num_cpus=2, num_gpus=0, include_dashboard=False, log_to_driver=False)
@@ -67,6 +95,10 @@ def test_a_connection_of_the_caller_is_used_and_left_open(cluster, job):  # noqa
     recover(job("two"), engine=Ray(workers=2))
     assert outcome_of(job("two").out) == outcome_of(job("one").out)
     assert ray.is_initialized()
+
+
+def test_the_address_of_a_cluster_is_known_as_one(cluster):
+    _refuse_silent(ray.get_runtime_context().gcs_address)
 
 
 def test_errors_of_workers_are_raised_here(cluster):
@@ -101,6 +133,24 @@ def test_a_worker_that_hangs_is_replaced(cluster, tmp_path):
 def test_more_than_there_is(cluster, options, message):
     with pytest.raises(EngineError, match=message):
         run(Squares(), **options)
+
+
+def test_workers_whose_machine_lacks_genprior(cluster, monkeypatch):
+    module = types.ModuleType("only_here")
+    module._Worker = _Worker
+    monkeypatch.setitem(sys.modules, "only_here", module)
+    monkeypatch.setattr(_Worker, "__module__", "only_here")
+    with pytest.raises(
+        EngineError, match=r"can start.*No module named 'only_here'.*is genprior installed on its machine"
+    ):
+        list(run(Squares(), workers=1))
+
+
+def test_what_no_machine_has_together(cluster, monkeypatch):
+    machines = [{"Alive": True, "Resources": resources} for resources in ({"CPU": 4.0}, {"GPU": 1.0})]
+    monkeypatch.setattr(ray, "nodes", lambda: machines)
+    with pytest.raises(EngineError, match=r"no machine of the Ray cluster has both 1 processors and 1 graphics cards"):
+        run(Squares(), gpus_per_worker=1.0)
 
 
 def test_fewer_workers_fit_than_were_asked_for(cluster):

@@ -5,14 +5,16 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from genprior.engines import Engine, EngineError, Local, Place
+from genprior.engines import Crew, Engine, EngineError, Local, Place
+from genprior.engines.worker import packed
 from genprior.files import Items
-from genprior.jobs.recover import recover
+from genprior.jobs.recover import Driver, recover
 from genprior.jobs.settings import Recovery, Source
 from tests.jobs.conftest import CODE
 
@@ -188,3 +190,33 @@ def test_the_time_is_that_of_the_clock_on_the_wall_and_goes_on_after_an_interrup
     recover(job("two", time=12.0), engine=second)
     used = len(first.shares) - (1 if len(first.shares) == 4 else 0)
     assert second.shares[0][0] == pytest.approx((12 - used) * 2 / (6 - used))
+
+
+class Roomy(Slow):
+    """Learns only when it runs that it has three workers, one of which is lost after the first answer."""
+
+    size = 1
+
+    def run(self, batches):
+        crew = Crew("three workers", 3)
+        batches.watch(crew)
+        for number, answer in super().run(batches):
+            crew.answered, crew.alive = crew.answered + 1, 2
+            batches.watch(crew)
+            yield number, answer
+
+
+def test_the_time_is_shared_by_the_workers_that_there_are(job, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr("genprior.jobs.course.time.monotonic", lambda: now[0])
+    engine = Roomy(now)
+    recover(job("two", time=12.0), engine=engine)
+    shares = [12 * 3 / 6, 11 * 2 / 5, 10 * 2 / 4, 9 * 2 / 3, 8.0, 7.0]
+    assert [share for share, _ in engine.shares] == pytest.approx(shares)
+
+
+def test_tokens_in_the_names_of_inputs_do_not_leave_the_driver(job):
+    work = Driver(job("one"), lambda *given: None, None).work()
+    secret = replace(work, job=replace(work.job, inputs=("https://me:secret@host/in.npy?token=secret",)))
+    assert b"secret" not in packed(secret)
+    assert b"my_model" in packed(secret)

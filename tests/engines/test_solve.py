@@ -105,6 +105,23 @@ def test_a_time_limit_is_shared_by_the_clock_on_the_wall(monkeypatch):
     assert shares == pytest.approx([10 * 2 / 4, 9 * 2 / 3, 8.0, 7.0])
 
 
+def test_the_time_is_shared_by_the_workers_that_there_are_and_limits_each_of_them(monkeypatch):
+    monkeypatch.setattr("genprior.loop.spread.time.monotonic", lambda: 100.0)
+    shares = []
+
+    class Roomy(engines.Engine):
+        size = 1
+
+        def run(self, batches):
+            batches.watch(engines.Crew("two workers", 2))
+            for first in batches.numbers:
+                shares.append((batches.task(first, False).stop.limits()[0], batches.seconds(first)))
+            raise KeyboardInterrupt
+
+    gp.solve(problem(8), stop=gp.Seconds(10.0), batch_size=2, engine=Roomy())
+    assert shares == [(10 * 2 / 4,) * 2, (10 * 2 / 3,) * 2, (10.0, 10.0), (10.0, 10.0)]
+
+
 def test_callbacks_and_other_things_are_refused():
     with pytest.raises(ValueError, match=r"callbacks.*engine"):
         gp.solve(problem(1), callbacks=[lambda view: None], engine=engines.Serial())

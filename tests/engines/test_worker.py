@@ -10,7 +10,7 @@ import torch
 
 import genprior as gp
 from genprior.engines import EngineError
-from genprior.engines.worker import Head, dumps, open_work, packed, portable, versions
+from genprior.engines.worker import Head, arrived, dumps, open_work, packed, portable, versions
 from genprior.models.foreign import open_generator
 from tests.engines.works import Squares
 
@@ -49,7 +49,7 @@ class _Stubborn(Exception):
 
 @pytest.mark.parametrize("error", [ValueError("no"), _Stubborn(1, 2), OSError(28, "disk full", "a.npy")])
 def test_exceptions_cross_with_their_message(error):
-    found = pickle.loads(portable(error))
+    found = arrived(portable(error))
     assert str(error) in str(found)
     assert type(found) is (EngineError if isinstance(error, _Stubborn) else type(error))
 

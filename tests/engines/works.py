@@ -2,8 +2,10 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
+import types
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +28,12 @@ class Squares:
     blind: bool = False
     broken: str = ""
     seconds: float = 0.0
+    parent: bool = False
+    """Whether a worker starts a process of its own, whose number takes the place of the worker's in answers."""
+    strange: bool = False
+    """Whether the error of a batch is of a type that only workers know."""
+    wordy: int = 0
+    """So many letters are written to standard error, without an end of the line."""
 
     def open(self, place: Place):
         if self.broken == "import":
@@ -35,6 +43,8 @@ class Squares:
             os._exit(3)
         if self.broken:
             raise ValueError(self.broken)
+        child = subprocess.Popen(["sleep", "1000"]) if self.parent else None
+        sys.stderr.write("x" * self.wordy)
 
         def solve(task: tuple[int, bool]):
             number, whole = task
@@ -42,15 +52,24 @@ class Squares:
                 return Blind("the folder is not there")
             if number in self.hanging or (number == 1 and first(self.hanging_once, 1)):
                 time.sleep(1000)
+            if number in self.failing and self.strange:
+                raise strange(f"batch {number} makes no sense")
             if number in self.failing:
                 raise ValueError(f"batch {number} makes no sense")
             if number in self.deadly or (number == 0 and first(self.deadly_once, 0)):
                 os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(self.seconds)
             os.write(1, b"written by a worker where answers must not be disturbed")
-            return number**2, os.getpid(), torch.get_num_threads(), whole
+            return number**2, child.pid if child else os.getpid(), torch.get_num_threads(), whole
 
         return solve
+
+
+def strange(text: str) -> Exception:
+    """An error of a module that exists in this process alone."""
+    module = sys.modules["only_here"] = types.ModuleType("only_here")
+    module.Odd = type("Odd", (ValueError,), {"__module__": "only_here"})
+    return module.Odd(text)
 
 
 def first(folder: str, number: int) -> bool:

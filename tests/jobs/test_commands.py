@@ -103,6 +103,7 @@ def test_every_option_arrives(tmp_path, monkeypatch):
         ("", None),
         ("--workers 2", Local(2)),
         ("--workers 2 --threads 3 --batch-time 5", Local(2, 3, 5.0)),
+        ("--engine ray --device cuda:99", Ray()),  # which this machine does not have
     ],
 )
 def test_workers_of_commands(words, engine, monkeypatch):

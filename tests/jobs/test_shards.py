@@ -6,10 +6,11 @@ import os
 import numpy as np
 import pytest
 
-from genprior.engines import EngineError
+from genprior.engines import EngineError, Local
 from genprior.jobs.forecast import forecast
 from genprior.jobs.recover import recover
 from genprior.jobs.shards import Shard, gather, recover_shard
+from genprior.jobs.work import Task
 from tests.jobs.conftest import Noting
 
 
@@ -82,6 +83,21 @@ def test_two_processes_on_one_shard_are_refused(job):
         recover_shard(job(), Shard(1, 2))
 
 
+def test_what_is_still_being_solved_is_not_gathered(job):
+    """Opening the records would cut off the one that is being written."""
+    from genprior.jobs.ledger import alone
+
+    recover_shard(job(steps=3), Shard(1, 1))
+    log = next((job().out / ".shards" / "000001-of-000001").glob("*.log"))
+    whole = log.read_bytes()
+    log.write_bytes(whole[:-1])
+    with alone(job().out, ".shards/000001-of-000001"), pytest.raises(ValueError, match="another process is working"):
+        gather(job().out)
+    assert log.read_bytes() == whole[:-1]
+    log.write_bytes(whole)
+    assert gather(job().out).recovered == 7
+
+
 def test_shards_of_another_job_are_refused(job):
     recover_shard(job(steps=3), Shard(1, 2))
     with pytest.raises(ValueError, match=r"holds another job .steps was 3, now 4"):
@@ -111,3 +127,10 @@ def test_a_forecast_solves_one_batch_and_writes_nothing(job):
     recover(job(batch_size=2, steps=3))
     assert forecast(job(batch_size=2, steps=3)).begun
     assert forecast(job(batch_size=2, time=1e-3)).seconds == 1e-3
+
+
+def test_a_forecast_gives_its_batch_the_share_of_the_time_that_it_would_have(job, monkeypatch):
+    made = []
+    monkeypatch.setattr("genprior.jobs.forecast.Task", lambda *given: made.append(Task(*given)) or made[-1])
+    forecast(job(batch_size=2, time=0.8), engine=Local(2))
+    assert (made[-1].start, made[-1].stop, made[-1].seconds) == (0, 2, 0.8 * 2 / 4)

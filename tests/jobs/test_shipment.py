@@ -4,6 +4,7 @@ import pickle
 import shutil
 import textwrap
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -62,33 +63,36 @@ def test_what_a_worker_does_not_see_is_unpacked_and_opens_the_same(model, tmp_pa
         if file.is_file():
             file.unlink()
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
-    here = pickle.loads(content).arrive()
-    assert here.source.generator != SOURCE.generator
-    found, there = opened(here.source, here.operator)
+    with pickle.loads(content).arrived() as here:
+        assert here.source.generator != SOURCE.generator
+        unpacked = Path(here.source.generator.rpartition(":")[0])
+        assert unpacked.is_file()
+        found, there = opened(here.source, here.operator)
     assert found == digest
+    assert not any(folder.exists() for folder in unpacked.parents if folder.name.startswith("genprior-"))
     x = torch.rand(2, 1, 4, 4)
     assert torch.equal(there(x), operator(x))
 
 
 def test_what_a_worker_sees_is_used_where_it_is(model):
-    here = pickle.loads(sent(whole=False)[2]).arrive()
-    assert here.source.generator == f"{model / 'my_model.py'}:build"
-    assert str(model / "known.npy") in here.operator
-    opened(here.source, here.operator)
+    with pickle.loads(sent(whole=False)[2]).arrived() as here:
+        assert here.source.generator == f"{model / 'my_model.py'}:build"
+        assert str(model / "known.npy") in here.operator
+        opened(here.source, here.operator)
 
 
 def test_another_version_of_a_file_is_not_used(model):
     digest, _, content = sent()
     save_file({"0.weight": torch.zeros(16, 3), "0.bias": torch.zeros(16)}, model / "weights.safetensors")
-    here = pickle.loads(content).arrive()
-    assert opened(here.source, here.operator)[0] == digest
+    with pickle.loads(content).arrived() as here:
+        assert opened(here.source, here.operator)[0] == digest
 
 
 def test_without_contents_a_worker_that_sees_nothing_says_so(model):
     content = sent(whole=False)[2]
     (model / "layers.py").unlink()
-    with pytest.raises(EngineError, match=r"does not see .*same path"):
-        pickle.loads(content).arrive()
+    with pytest.raises(EngineError, match=r"does not see .*same path"), pickle.loads(content).arrived():
+        pass
 
 
 def test_bundled_generators_need_no_files():
@@ -126,7 +130,7 @@ def test_the_classifier_is_sent_too(model, tmp_path_factory, monkeypatch, form):
         if file.is_file():
             file.unlink()
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
-    here = pickle.loads(content).arrive()
-    after = here.classifier.open(shape)
+    with pickle.loads(content).arrived() as here:
+        after = here.classifier.open(shape)
     x = torch.rand(2, *shape)
     assert torch.equal(after(x), before(x))

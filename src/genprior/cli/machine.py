@@ -24,13 +24,18 @@ class Machine:
     json: bool = False
     """Print one JSON document and nothing else."""
 
+    @property
+    def device_here(self) -> str:
+        """The device that this process uses."""
+        return self.device
+
     def settle(self) -> None:
         """Check the device, set the threads."""
         import torch  # noqa: PLC0415 - slow to import
 
         from genprior import _validate  # noqa: PLC0415
 
-        check_device(self.device)
+        check_device(self.device_here)
         if self.threads is not None:
             torch.set_num_threads(_validate.whole("threads", self.threads))
 

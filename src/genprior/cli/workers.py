@@ -29,7 +29,12 @@ class Workers(Machine):
     """Graphics cards that each worker on Ray reserves: 0.25 for four workers on a card; with --device cuda."""
     batch_time: float | None = None
     """Seconds after which a worker counts as hung, is stopped, and its batch repeated; by default 20 times the longest
-    batch so far, and at least 10 minutes."""
+    batch so far, and at least 10 minutes; without a limit until the first batch is solved."""
+
+    @property
+    def device_here(self) -> str:
+        """The device of workers on Ray is that of their machines."""
+        return "cpu" if self.engine == "ray" else self.device
 
     def chosen(self) -> Engine | None:
         """The engine; None for this process."""

@@ -73,6 +73,8 @@ class Crew:
     """Workers asked for, or fewer where there are fewer batches."""
     alive: int = 0
     """Workers that are solving or ready to."""
+    answered: int = 0
+    """Batches that were solved."""
     deaths: int = 0
     """Workers that were lost: killed, gone with their machine, or stopped because they hung."""
     retries: int = 0
@@ -81,6 +83,11 @@ class Crew:
     """Batches that were set aside."""
     notes: list[str] = field(default_factory=list)
     """For the user, such as that fewer workers fit than were asked for."""
+
+    @property
+    def at_once(self) -> int:
+        """Batches that are solved at a time: as many as workers wanted, and once answers come, as those that are there."""
+        return max(1, self.alive) if self.answered else self.wanted
 
 
 def _unwatched(crew: Crew) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle  # what comes in was written by the driver that started this process
 import queue
+import signal
 import sys
 import threading
 from typing import IO, Any
@@ -31,7 +32,7 @@ def main() -> None:
             answer: Any = solve(pickle.loads(content))
             write_frame(sink, ANSWER, dumps(answer))
     except BrokenPipeError:
-        os._exit(0)
+        _end()
     except BaseException as error:
         write_frame(sink, ERROR, portable(error))
 
@@ -40,4 +41,11 @@ def _listen(source: IO[bytes], inbox: queue.SimpleQueue[tuple[bytes, bytes]]) ->
     """Take in what the driver sends; where that is gone, this process is of no use any more."""
     while (frame := read_frame(source)) is not None:
         inbox.put(frame)
+    _end()
+
+
+def _end() -> None:
+    """At once, with all that the work has started."""
+    if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(0)

@@ -26,24 +26,28 @@ class Patience:
     """So many workers may a batch take with it before it is set aside."""
     poisoned: int = 3
     """So many batches may be set aside before the first is answered: then it is not the batches."""
+    in_a_row: int = 5
+    """So many batches may be set aside in a row, later on."""
     starts: int = 3
     """So many workers in a row may die while they start: then the others do the work, or where there are none the job ends."""
     start_seconds: float = 300.0
     """So long may no worker at all be ready."""
     batch_seconds: float | None = None
     """So long may a batch take; None: as long as its own time limit and this much more, or where it has no limit, ``slower``
-    times as long as the longest batch so far."""
+    times as long as the longest batch so far; before the first answer, for ever."""
     grace: float = 120.0
     """Seconds above a batch's own limit, and the least limit there is without one: five times this."""
     slower: float = 20.0
+    longer: float = 4.0
+    """So many times as long as before may a batch take when it is repeated, as it may be slower than the others."""
 
-    def limit(self, own: float | None, longest: float) -> float:
-        """Seconds after which a batch with this limit of its own counts as hung."""
+    def limit(self, own: float | None, longest: float, deaths: int = 0) -> float:
+        """Seconds after which a batch with this limit of its own, which workers were lost with, counts as hung."""
         if self.batch_seconds is not None:
             return self.batch_seconds
         if own is not None:
             return own + max(self.grace, own)
-        return max(5 * self.grace, self.slower * longest) if longest else math.inf
+        return max(5 * self.grace, self.slower * longest) * self.longer**deaths if longest else math.inf
 
 
 @dataclass
@@ -99,6 +103,8 @@ class _Dispatch(Generic[Task, Answer]):
     born: int = 0
     longest: float = 0.0
     """Seconds of the longest batch so far; 0 before the first answer."""
+    in_a_row: int = 0
+    """Batches that were set aside since the last answer."""
 
     def __post_init__(self) -> None:
         self.numbers = iter(self.batches.numbers)
@@ -110,12 +116,13 @@ class _Dispatch(Generic[Task, Answer]):
         while self.next is not None or self.again or self.busy:
             self._staff()
             self._report()
+            asked = self.clock()  # what happened before is among the events, however long it takes to use the answers
             for event in self.pool.events(_WAIT):
                 yield from self._heard(event)
-            yield from self._stopped()
+            yield from self._stopped(asked)
             if self.busy or self.free:
                 alone_since = self.clock()
-            elif self.clock() - alone_since > self.patience.start_seconds:
+            elif asked - alone_since > self.patience.start_seconds:
                 raise EngineError(
                     f"no worker of {self.pool.name} was ready within {self.patience.start_seconds:g} s: there is no room for "
                     "one, or its machine does not answer; what was finished is kept"
@@ -132,10 +139,12 @@ class _Dispatch(Generic[Task, Answer]):
             self._give(worker)
         elif isinstance(event, Answered):
             running = self.busy.pop(worker)
-            self.longest = max(self.longest, self.clock() - running.since)
             if isinstance(event.answer, Blind):
                 self._ask_again(worker, running, event.answer)
                 return
+            self.longest = max(self.longest, self.clock() - running.since)
+            self.crew.answered += 1
+            self.in_a_row = 0
             self._give(worker)  # before the answer is used, so that the worker need not wait for that
             yield running.number, event.answer
         else:
@@ -164,18 +173,18 @@ class _Dispatch(Generic[Task, Answer]):
             self.again.append(number)
             return
         self.crew.poisoned += 1
-        if self.crew.poisoned >= self.patience.poisoned and not self.longest:
+        self.in_a_row += 1
+        if self.in_a_row >= (self.patience.in_a_row if self.crew.answered else self.patience.poisoned):
             raise EngineError(
                 f"workers are lost with every batch, the last one {reason}: is there enough memory for a batch? Make batches "
                 "smaller, or use fewer workers; what was finished is kept"
             )
         yield number, Poisoned(f"{count} workers were lost with it, the last one {reason}")
 
-    def _stopped(self) -> Iterator[tuple[int, Poisoned]]:
-        """Stop workers that take too long."""
-        now = self.clock()
+    def _stopped(self, now: float) -> Iterator[tuple[int, Poisoned]]:
+        """Stop workers that took too long already at this time, since when all answers have been used."""
         for worker, running in list(self.busy.items()):
-            limit = self.patience.limit(running.limit, self.longest)
+            limit = self.patience.limit(running.limit, self.longest, self.deaths.get(running.number, 0))
             if now - running.since > limit:
                 self.pool.stop(worker)
                 yield from self._lost(worker, Gone(worker, f"took longer than {limit:g} s and was stopped"))
@@ -216,10 +225,9 @@ class _Dispatch(Generic[Task, Answer]):
         """With the contents of the inputs."""
         if running.whole:
             raise EngineError(f"batch {running.number} cannot be solved: {answer.reason}")
-        if worker not in self.blind:
-            self.blind.add(worker)
+        if not self.blind:  # one note, however many they are
             self.crew.notes.append(f"inputs are sent to workers that cannot read them ({answer.reason})")
-            self.crew.notes[:] = dict.fromkeys(self.crew.notes)
+        self.blind.add(worker)
         self.crew.retries += 1
         self._send(worker, running.number, whole=True)
 

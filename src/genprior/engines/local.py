@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import queue
@@ -9,23 +10,23 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
 from genprior import _validate
-from genprior.engines.base import Answer, Answers, Batches, Engine, Task
+from genprior.engines.base import Answer, Answers, Batches, Engine, EngineError, Task
 from genprior.engines.dispatch import Patience, dispatch
 from genprior.engines.frames import ERROR, OPEN, READY, TASK, read_frame, write_frame
 from genprior.engines.pool import Answered, Event, Failed, Gone, Pool, Ready
-from genprior.engines.worker import Head, dumps, packed, versions
+from genprior.engines.worker import Head, arrived, dumps, packed, versions
 
 _COMMAND = "from genprior.engines.child import main; main()"
-_LINES = 20
-"""Of what a worker wrote to standard error, kept to explain its end."""
+_LAST = 2**14
+"""Bytes of what a worker wrote to standard error, kept to explain its end."""
+_LONGEST_END = 10.0
+"""Seconds to wait for the end of a worker that was killed."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class Local(Engine):
     """Threads of each. Results depend on the number of threads in the last bits, as torch's sums do."""
     batch_seconds: float | None = None
     """A worker that needs longer for a batch is stopped, and the batch is repeated. By default 20 times as long as the
-    longest batch so far, and 10 minutes at least; in a job with a time limit at least two minutes above the batch's own."""
+    longest batch so far, and 10 minutes at least, four times that when it is repeated, and without limit before the first
+    answer; in a job with a time limit at least two minutes above the batch's own."""
 
     def __post_init__(self) -> None:
         _validate.whole("workers", self.workers)
@@ -73,15 +75,29 @@ def enough(workers: int, batches: Batches[Any, Any]) -> int:
     return workers if count is None else max(1, min(workers, count))
 
 
+@dataclass(frozen=True)
+class _Process:
+    """A worker, with a thread here that hears it."""
+
+    process: subprocess.Popen[bytes]
+    attending: threading.Thread
+    slot: int
+    """The lowest number that no other living worker has."""
+
+    def end(self) -> None:
+        """Kill it, with all that it has started."""
+        self.process.kill()
+        self.attending.join(_LONGEST_END)
+
+
 class _Processes(Pool):
-    """Each with a thread here that hears it, and one that keeps the last lines of its standard error."""
+    """Each with a thread here that hears it, one that waits for its end, and one that keeps its last words."""
 
     def __init__(self, count: int, threads: int, work: bytes) -> None:
         self.name = f"{count} process{'es' if count > 1 else ''} on this machine"
         self._threads, self._work = threads, work
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        self._attending: dict[int, threading.Thread] = {}
+        self._workers: dict[int, _Process] = {}
 
     def start(self, worker: int) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": str(self._threads), "MKL_NUM_THREADS": str(self._threads)}
@@ -94,56 +110,77 @@ class _Processes(Pool):
             env=environment,
             start_new_session=True,  # Ctrl-C is for the driver, which ends the workers
         )
-        self._processes[worker] = process
-        head = Head(versions(), self._threads, number=worker)
-        opening = pickle.dumps((head, self._work))
+        taken = {other.slot for other in self._workers.values()}
+        slot = next(number for number in itertools.count() if number not in taken)
+        opening = pickle.dumps((Head(versions(), self._threads, number=slot), self._work))
         thread = threading.Thread(target=self._attend, args=(worker, process, opening), daemon=True)
-        self._attending[worker] = thread
+        self._workers[worker] = _Process(process, thread, slot)
         thread.start()
 
     def send(self, worker: int, task: object) -> None:
-        process = self._processes[worker]
-        assert process.stdin is not None, "asked for above"
+        there = self._workers.get(worker)
+        if there is None:  # lost, which is the next event
+            return
+        assert there.process.stdin is not None, "asked for above"
         with suppress(OSError, ValueError):  # its end is heard by the thread that attends to it
-            write_frame(process.stdin, TASK, dumps(task))
+            write_frame(there.process.stdin, TASK, dumps(task))
 
     def events(self, seconds: float) -> Sequence[Event]:
         found: list[Event] = []
-        until = time.monotonic() + seconds
         with suppress(queue.Empty):
-            found.append(self._events.get(timeout=max(0.0, until - time.monotonic())))
+            found.append(self._events.get(timeout=seconds))
             while True:
                 found.append(self._events.get_nowait())
-        return [event for event in found if event.worker in self._processes]
+        known = [event for event in found if event.worker in self._workers]
+        for event in known:
+            if isinstance(event, Gone):
+                del self._workers[event.worker]
+        return known
 
     def stop(self, worker: int) -> None:
-        self._processes.pop(worker).kill()
-        self._attending.pop(worker).join()
+        self._workers.pop(worker).end()
 
     def close(self) -> None:
-        for process in self._processes.values():
-            process.kill()
-        for thread in self._attending.values():
-            thread.join()
-        self._processes.clear()
-        self._attending.clear()
+        for worker in self._workers.values():
+            worker.process.kill()
+        for worker in self._workers.values():
+            worker.end()
+        self._workers.clear()
 
     def _attend(self, worker: int, process: subprocess.Popen[bytes], opening: bytes) -> None:
         """Send the work, then turn what the process says into events, to its end."""
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-        said: deque[bytes] = deque(maxlen=_LINES)
-        listener = threading.Thread(target=said.extend, args=(process.stderr,), daemon=True)
+        said = bytearray()
+        listener = threading.Thread(target=_keep_last, args=(process.stderr, said), daemon=True)
+        waiting = threading.Thread(target=_bury, args=(process,), daemon=True)
         listener.start()
+        waiting.start()
         with suppress(OSError):
             write_frame(process.stdin, OPEN, opening)
         while (frame := _frame(process.stdout)) is not None:
             self._events.put(_event(worker, *frame))
-        status = process.wait()
+        waiting.join()
         listener.join()
         for stream in (process.stdin, process.stdout, process.stderr):
             with suppress(OSError):  # what was not sent any more
                 stream.close()
-        self._events.put(Gone(worker, _end(status, b"".join(said))))
+        self._events.put(Gone(worker, _end(process.returncode, bytes(said))))
+
+
+def _bury(process: subprocess.Popen[bytes]) -> None:
+    """Wait for the end of a worker, and end the processes that it has started: they keep its pipes open."""
+    process.wait()
+    if hasattr(os, "killpg"):
+        with suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _keep_last(stream: IO[bytes], said: bytearray) -> None:
+    """Read to the end, and keep as much as is needed."""
+    with suppress(OSError, ValueError):
+        while piece := os.read(stream.fileno(), 2**16):
+            said += piece
+            del said[:-_LAST]
 
 
 def _frame(stream: IO[bytes]) -> tuple[bytes, bytes] | None:
@@ -156,8 +193,14 @@ def _frame(stream: IO[bytes]) -> tuple[bytes, bytes] | None:
 def _event(worker: int, kind: bytes, content: bytes) -> Event:
     if kind == READY:
         return Ready(worker)
-    value = pickle.loads(content)  # from a process that we started
-    return Failed(worker, value) if kind == ERROR else Answered(worker, value)
+    if kind == ERROR:
+        return Failed(worker, arrived(content))
+    try:
+        return Answered(worker, pickle.loads(content))  # from a process that we started
+    except Exception as problem:
+        return Failed(
+            worker, EngineError(f"the answer of a worker cannot be read ({type(problem).__name__}: {problem})")
+        )
 
 
 def _end(status: int, said: bytes) -> str:

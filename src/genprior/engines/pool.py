@@ -60,7 +60,7 @@ class Pool(ABC):
 
     @abstractmethod
     def events(self, seconds: float) -> Sequence[Event]:
-        """What has happened, at least one event unless nothing does for so long."""
+        """All that has happened; where nothing has, the next event, unless none comes for so long."""
 
     @abstractmethod
     def stop(self, worker: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import pickle
+import re
 import socket
 import time
 from collections.abc import Sequence
@@ -18,10 +19,13 @@ from genprior.engines.base import Answer, Answers, Batches, Engine, EngineError,
 from genprior.engines.dispatch import Patience, dispatch
 from genprior.engines.local import enough
 from genprior.engines.pool import Answered, Event, Failed, Gone, Pool, Ready
-from genprior.engines.worker import Head, dumps, open_work, packed, portable, versions
+from genprior.engines.worker import Head, arrived, dumps, open_work, packed, portable, versions
 
 _ANSWERS_WITHIN = 10.0
-"""Seconds in which a cluster's address must take a connection."""
+"""Seconds in which a cluster's address must take a connection, and answer."""
+_FRAME, _SETTINGS = 9, b"\x04"
+"""Bytes of the head of a frame in HTTP/2, and the type of settings in it."""
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + _SETTINGS + bytes(5)
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class Ray(Engine):
     on this machine alone, for this job; ``host:6379``: a cluster that this machine belongs to; ``ray://host:10001``: one
     that it does not belong to. A connection that the caller has made with ``ray.init`` is used, and left open."""
     workers: int | None = None
-    """As many as fit, where this is not given."""
+    """As many as fit, where this is not given; give it, or a ``batch_size``, to ``gp.solve``, which else makes one batch."""
     cpus_per_worker: float = 1
     """Processors that each worker reserves."""
     gpus_per_worker: float = 0
@@ -116,6 +120,11 @@ class _Actors(Pool):
     def _begin(self, engine: Ray, work: bytes) -> None:
         ray = self._ray
         room = _room(ray, engine)
+        if not room:
+            raise EngineError(
+                f"no machine of the Ray cluster has both {engine.cpus_per_worker:g} processors and "
+                f"{engine.gpus_per_worker:g} graphics cards: ask for less with cpus_per_worker and gpus_per_worker"
+            )
         self.fitting = min(room, engine.workers or room)
         if engine.workers is not None and room < engine.workers:
             self.notes = (f"{engine.workers} workers were asked for, {room} fit into the Ray cluster",)
@@ -169,13 +178,13 @@ class _Actors(Pool):
         try:
             content = self._ray.get(reference)
         except self._ray.exceptions.RayError as problem:
-            self._workers.pop(worker, None)
+            with suppress(Exception):  # it may be alive, and only out of reach
+                self._ray.kill(self._workers.pop(worker), no_restart=True)
             return Gone(worker, f"was lost ({_detail(problem)})")
         if opening:
-            return Ready(worker) if content is None else Failed(worker, pickle.loads(content))
-        succeeded, answer = content
-        value = pickle.loads(answer)  # of our own worker
-        return Answered(worker, value) if succeeded else Failed(worker, value)
+            return Ready(worker) if content is None else Failed(worker, arrived(content))
+        succeeded, answer = content  # of our own worker
+        return Answered(worker, pickle.loads(answer)) if succeeded else Failed(worker, arrived(answer))
 
     def _stored(self, content: bytes) -> Any:
         try:
@@ -209,7 +218,7 @@ def _connect(ray: ModuleType, address: str) -> bool:
     if wanted == "local":
         options |= {"include_dashboard": False}
     else:
-        _refuse_silent(wanted)
+        _refuse_silent(_started_here() if wanted == "auto" else wanted)
     try:
         ray.init(address=wanted, **options)
     except ConnectionError as problem:
@@ -233,6 +242,16 @@ def _refuse_another(ray: ModuleType, address: str) -> None:
         )
 
 
+def _started_here() -> str:
+    """The address that ``auto`` stands for, where Ray tells it; its cluster may be dead."""
+    try:
+        from ray._private.services import canonicalize_bootstrap_address  # noqa: PLC0415
+
+        return str(canonicalize_bootstrap_address("auto"))
+    except Exception:  # another version of Ray, or none was started: ray.init says so
+        return "auto"
+
+
 def _refuse_silent(address: str) -> None:
     """Raise where nobody answers at an address: Ray itself would wait for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
@@ -241,12 +260,24 @@ def _refuse_silent(address: str) -> None:
             return
         raise EngineError(f"address is {address!r}, expected auto, local, host:port or ray://host:port")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWERS_WITHIN).close()
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWERS_WITHIN) as connection:
+            if os.environ.get("RAY_USE_TLS", "0") == "0":
+                _refuse_others(connection)
     except (OSError, OverflowError) as problem:
         raise EngineError(
             f"no Ray cluster answers at {address} ({problem}): is it running, and can this machine reach it? "
             "ray status, on its machine, shows it"
         ) from None
+
+
+def _refuse_others(connection: socket.socket) -> None:
+    """Raise where no settings of HTTP/2 come back, with which every server of Ray begins."""
+    connection.sendall(_GREETING)
+    head = b""
+    while len(head) < _FRAME and (piece := connection.recv(_FRAME - len(head))):
+        head += piece
+    if head[3:4] != _SETTINGS:
+        raise ConnectionError("something else than Ray answers there")
 
 
 def _room(ray: ModuleType, engine: Ray) -> int:
@@ -268,7 +299,11 @@ def _room(ray: ModuleType, engine: Ray) -> int:
 
 def _detail(problem: BaseException) -> str:
     """How a worker ended, where Ray knows."""
-    _, found, detail = str(problem).partition("Worker exit detail: ")
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(problem))
+    if "creation task" in text:
+        cause = next(line.strip() for line in reversed(text.splitlines()) if line.strip())
+        return f"{cause}: is genprior installed on its machine, in the same version?"
+    _, found, detail = text.partition("Worker exit detail: ")
     return detail.partition(". Some common causes")[0].strip() if found else _first_line(problem)
 
 

@@ -108,14 +108,35 @@ def dumps(value: object) -> bytes:
 
 
 def portable(error: BaseException) -> bytes:
-    """An exception as it crosses to the driver, with the worker's traceback as a note."""
+    """An exception as it crosses to the driver, with the worker's traceback as a note, for :func:`arrived`."""
     trace = "".join(traceback.format_exception(error))
-    for candidate in (error, EngineError(f"{type(error).__name__}: {error}")):
-        try:
-            candidate.add_note(f"in a worker, process {os.getpid()} on {platform.node()}:\n{trace}")
-            content = pickle.dumps(candidate)
-            if str(pickle.loads(content)) == str(candidate):
-                return content
-        except Exception:
-            continue
-    return pickle.dumps(EngineError("a worker failed, and its exception cannot be sent"))
+    note = f"in a worker, process {os.getpid()} on {platform.node()}:\n{trace}"
+    whole = None
+    try:
+        error.add_note(note)
+        content = pickle.dumps(error)
+        whole = content if str(pickle.loads(content)) == str(error) else None
+    except Exception:
+        pass
+    return pickle.dumps((whole, _described(error), note))
+
+
+def arrived(content: bytes) -> BaseException:
+    """The exception on the driver; one of a type that does not exist there arrives as an :class:`EngineError`."""
+    whole, text, note = pickle.loads(content)
+    try:
+        if whole is not None:
+            error: BaseException = pickle.loads(whole)
+            return error
+    except Exception:
+        pass
+    other = EngineError(text)
+    other.add_note(note)
+    return other
+
+
+def _described(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return type(error).__name__

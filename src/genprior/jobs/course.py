@@ -43,7 +43,6 @@ class Course:
 
     def __init__(self, job: Job, items: Items, plan: Plan, engine: Engine, on_progress: Progress) -> None:
         self._job, self._items, self._plan, self._engine, self._report = job, items, plan, engine, on_progress
-        self._at_once = engine.size
         self._left = plan.left
         """Batches that were never handed out."""
         self._given: set[int] = set()
@@ -52,7 +51,7 @@ class Course:
         self._before = self._done = plan.items_done(len(items), job.batch_size)
         self._show = sampled(len(items), job.pictures)
         self._shares: dict[int, float | None] = {}
-        self.crew = Crew("nothing was left to do", 0)
+        self.crew = Crew("nothing was left to do", engine.size)
 
     @property
     def elapsed(self) -> float:
@@ -102,7 +101,7 @@ class Course:
     def task(self, number: int, whole: bool) -> Task:
         """A batch, as it is handed out now."""
         self._begun = self._begun or time.monotonic()
-        self._say(0.0, "reading" if self._at_once == 1 else "")
+        self._say(0.0, "reading" if self.crew.wanted == 1 else "")
         start, stop = self._span(number)
         self._shares[number] = self._share()
         if number not in self._given:
@@ -148,11 +147,11 @@ class Course:
         if self._job.time is None:
             return None
         left = max(1, self._left)
-        return max(0.0, self._job.time - self.elapsed) * min(self._at_once, left) / left
+        return max(0.0, self._job.time - self.elapsed) * min(self.crew.at_once, left) / left
 
     def _say(self, within: float, note: str) -> None:
         speed = f"{self.per_second:.3g} items/s" if self._done > self._before else ""
-        alive = f"{self.crew.alive} of {self.crew.wanted} workers" if self._at_once > 1 or self.crew.wanted > 1 else ""
+        alive = f"{self.crew.alive} of {self.crew.wanted} workers" if self.crew.wanted > 1 else ""
         lost = f"{self.crew.deaths} lost" if self.crew.deaths else ""
         text = ", ".join(filter(None, (speed, alive, lost, note)))
         self._report(self._done + within, len(self._items), text)

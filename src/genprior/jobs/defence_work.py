@@ -67,9 +67,9 @@ class DefenceWork:
         return Defender(networks, self.items, place).solved
 
     def _arrived(self, device: str) -> Networks:
-        here = self.shipment.arrive()
-        assert here.classifier is not None, "the driver has sent it"
-        networks = Networks.of(replace(self.job, source=here.source, classifier=here.classifier), device)
+        with self.shipment.arrived() as here:
+            assert here.classifier is not None, "the driver has sent it"
+            networks = Networks.of(replace(self.job, source=here.source, classifier=here.classifier), device)
         for name, wanted in self.digests.items():
             refuse_other_numbers(name, networks.digests[name], wanted)
         return networks

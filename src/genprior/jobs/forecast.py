@@ -53,9 +53,10 @@ def forecast(
     work = driver.work()
     short = replace(work, job=replace(job, steps=1, time=None)).open(place)
     short(Task(0, 1, None, ()))  # the first passes of a process are slow
+    workers, batches = driver.engine.size, -(-total // job.batch_size)
+    share = None if job.time is None else job.time * min(workers, batches) / batches
     solve, started = work.open(place), time.monotonic()
-    answer = solve(Task(0, stop, job.time, ()))
+    answer = solve(Task(0, stop, share, ()))
     assert not isinstance(answer, Blind), "this process sees the inputs"
     seconds = time.monotonic() - started
-    workers = driver.engine.size
-    return Forecast(total, -(-total // job.batch_size), stop, seconds, workers, begun(job.out), job.time)
+    return Forecast(total, batches, stop, seconds, workers, begun(job.out), job.time)

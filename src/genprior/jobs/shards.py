@@ -130,8 +130,10 @@ class _Gathered(Engine):
     def run(self, batches: Batches[Any, Any]) -> Answers[Any]:
         """In order; raises where a batch is missing, before anything is taken."""
         owner = claimed(self.out, self.asked)
-        logs = {folder.name: Log(folder, owner) for folder in sorted((self.out / _FOLDER).iterdir()) if folder.is_dir()}
-        batches.watch(Crew(f"{len(logs)} shards", len(logs)))
+        names = sorted(folder.name for folder in (self.out / _FOLDER).iterdir() if folder.is_dir())
+        logs = {name: self._log(name, owner) for name in names}
+        notes = [note for log in logs.values() for note in log.notes]
+        batches.watch(Crew(f"{len(logs)} shards", len(logs), alive=len(logs), notes=notes))
         wanted = list(batches.numbers)
         place = {number: name for name, log in logs.items() for number in log.numbers()}
         missing = [number for number in wanted if number not in place]
@@ -141,6 +143,11 @@ class _Gathered(Engine):
             batches.task(number, False)
             for _, record in logs[place[number]].records([number]):
                 yield number, SolvedBatch.restored(record)
+
+    def _log(self, name: str, owner: str) -> Log:
+        """The records of a shard; raises while it is being solved: opening a log cuts off a record that is half written."""
+        with alone(self.out, f"{_FOLDER}/{name}"):
+            return Log(self.out / _FOLDER / name, owner)
 
 
 def _lacking(missing: list[int], names: list[str]) -> str:

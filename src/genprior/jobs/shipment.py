@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import hashlib
-import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -96,17 +96,22 @@ class Shipment:
             {str(path): str(_absolute(path)) for path in found}
         )
 
-    def arrive(self) -> Shipment:
-        """On a worker: the texts with paths that hold here; files that are not visible are unpacked."""
+    @contextmanager
+    def arrived(self) -> Iterator[Shipment]:
+        """On a worker: the texts with paths that hold here, for networks to be opened within.
+
+        Files that are not visible are unpacked, and removed afterwards: a worker that is killed later leaves none behind.
+        """
         if all(file.visible() for file in self.files):
-            return self
-        folder = Path(tempfile.mkdtemp(prefix="genprior-"))
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        for file in self.files:
-            file.unpack(folder)
-        if self.folder is not None:
-            sys.path.insert(0, str(_below(folder, self.folder)))
-        return self._moved({str(file.path): str(_below(folder, file.path)) for file in self.files})
+            yield self
+            return
+        with tempfile.TemporaryDirectory(prefix="genprior-", ignore_cleanup_errors=True) as name:
+            folder = Path(name)
+            for file in self.files:
+                file.unpack(folder)
+            if self.folder is not None:
+                sys.path.insert(0, str(_below(folder, self.folder)))
+            yield self._moved({str(file.path): str(_below(folder, file.path)) for file in self.files})
 
     def _moved(self, at: dict[str, str]) -> Shipment:
         """The texts with their files elsewhere."""

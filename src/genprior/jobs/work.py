@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -74,7 +74,10 @@ class Model:
 
 @dataclass(frozen=True)
 class RecoveryWork:
-    """A recovery as the workers get it; when it is pickled, ``here`` stays behind."""
+    """A recovery as the workers get it.
+
+    When it is pickled, ``here`` stays behind, and so do the names of the inputs, which may hold tokens.
+    """
 
     job: Recovery
     items: Items
@@ -87,7 +90,7 @@ class RecoveryWork:
     """What the driver has opened, where it solves the batches itself."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "here": None}
+        return {**self.__dict__, "job": replace(self.job, inputs=()), "here": None}
 
     def open(self, place: Place) -> Callable[[Task], SolvedBatch | Blind]:
         """Open generator and operator, once for all batches."""
@@ -95,12 +98,11 @@ class RecoveryWork:
         return Solver(self.job, model, self.items, self.labels, place).solved
 
     def _arrived(self, device: str) -> Model:
-        here = self.shipment.arrive()
-        generator = here.source.open(device).generator
-        refuse_other_numbers(
-            "generator", source_digest(here.source.generator, here.source.weights, generator), self.digest
-        )
-        return Model.of(generator, here.operator)
+        with self.shipment.arrived() as here:
+            generator = here.source.open(device).generator
+            found = source_digest(here.source.generator, here.source.weights, generator)
+            refuse_other_numbers("generator", found, self.digest)
+            return Model.of(generator, here.operator)
 
 
 @dataclass(frozen=True)

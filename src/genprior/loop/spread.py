@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Generic
 
 import torch
 
-from genprior.engines import Batches, Engine, EngineError, Place, Poisoned
+from genprior.engines import Batches, Crew, Engine, EngineError, Place, Poisoned
 from genprior.generators import Preconditioner
 from genprior.loop.checkpoint import Finished
 from genprior.solvers.base import S
@@ -57,11 +58,15 @@ class Spread(Generic[S]):
         """Finished before a batch that precedes them."""
         self._given: set[int] = set()
         self._begun: float | None = None
+        self._limit = math.inf
+        self._crew = Crew("", engine.size)
 
     def take(self) -> None:
         """Until all are finished; after Ctrl-C the batches that are not finished end at their starts."""
         waiting = list(reversed(self._ahead))
-        batches: Batches[Share, Finished] = Batches(RunWork(self._run.unwatched()), self._ahead, self._share)
+        batches: Batches[Share, Finished] = Batches(
+            RunWork(self._run.unwatched()), self._ahead, self._share, seconds=self._seconds, watch=self._changed
+        )
         try:
             answers = self._engine.run(batches)
             with closing(answers):
@@ -85,8 +90,16 @@ class Spread(Generic[S]):
         self._begun = now if self._begun is None else self._begun
         left = len(self._ahead) - len(self._given - {first})
         self._given.add(first)
-        at_once = min(self._engine.size, left)
-        return Share(first, self._run.options.stop.share(now - self._begun, left / at_once))
+        stop = self._run.options.stop.share(now - self._begun, left / min(self._crew.at_once, left))
+        self._limit = stop.limits()[0]
+        return Share(first, stop)
+
+    def _seconds(self, first: int) -> float | None:
+        """The time limit of the batch that was just handed out."""
+        return self._limit if math.isfinite(self._limit) else None
+
+    def _changed(self, crew: Crew) -> None:
+        self._crew = crew
 
     def _unfinished(self, first: int) -> Finished:
         batch = self._run.batch(first, self._run.options.stop, None)
