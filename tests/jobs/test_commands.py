@@ -59,7 +59,7 @@ def test_json_is_the_result(digits, tmp_path, capfd):
 def test_every_option_arrives(tmp_path, monkeypatch):
     given = {}
 
-    def fake(job, told, words, engine):
+    def fake(job, show, *, engine, **others):
         given["engine"] = engine
         given.update(dataclasses.asdict(job))
         raise ValueError("seen enough")
@@ -108,7 +108,7 @@ def test_every_option_arrives(tmp_path, monkeypatch):
 )
 def test_workers_of_commands(words, engine, monkeypatch):
     seen = []
-    monkeypatch.setattr("genprior.jobs.recover.recover", lambda *given, engine, words: seen.append(engine) or 1 / 0)
+    monkeypatch.setattr("genprior.jobs.recover.recover", lambda *given, engine, **others: seen.append(engine) or 1 / 0)
     ends(f"denoise a --out o {words}".split())
     assert seen == [engine]
 

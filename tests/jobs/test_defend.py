@@ -80,11 +80,11 @@ def test_with_workers(defend, made, tmp_path, capsys):
         ("2 processes on this machine", 2),
     ]
     assert runs[1].keys() == {
-        *("engine", "workers", "lost_workers", "retries", "poisoned", "elapsed"),
+        *("engine", "workers", "lost_workers", "retries", "poisoned", "threads", "other_threads", "elapsed"),
         "items_per_second",
     }
     assert runs[1]["items_per_second"] * runs[1]["elapsed"] == pytest.approx(7, rel=0.1)
-    assert "solved by: 2 processes on this machine" in shown
+    assert "solved by: 2 processes on this machine, with 1 thread" in shown
     assert "2 processes on this machine" in (tmp_path / "out" / "report.html").read_text()
     assert defend(made, "--cpus-per-worker", "2", out=tmp_path / "third") == 1
     assert "--cpus-per-worker is for Ray: add --engine ray" in capsys.readouterr().err

@@ -17,6 +17,7 @@ from genprior.models.saved import load_network
 from genprior.training import quality
 from genprior.training.data import ImageSet, image_files
 from genprior.training.encoder import EncoderTask
+from genprior.training.start import recorded_threads
 from genprior.training.task import Devices
 
 WORDS = "--latent 3 --width 2 --critic-width 2 --encoder-width 2 --batch 4 --warm-steps 2 --steps 2"
@@ -296,3 +297,53 @@ def test_help_has_an_example(capsys):
     for name in ("mnist", "fashion-mnist", "celeba", "folder", "classifier", "encoder"):
         assert run(name, "--help") == 0
         assert f"genprior train {name} " in capsys.readouterr().out
+
+
+def test_a_resumed_training_goes_on_with_its_threads(few_digits, tmp_path, capsys, monkeypatch):
+    """One pass with two threads takes as long as five with one; then the machine is quiet again."""
+
+    class Probe:
+        speeds = {1: 0.01, 2: 0.05}  # noqa: RUF012
+
+        def __init__(self, generator):
+            pass
+
+        def seconds(self, threads):
+            use(threads)
+            return self.speeds[threads]
+
+    now = [2]
+
+    def use(threads):
+        now[0] = threads
+
+    monkeypatch.setattr(torch, "get_num_threads", lambda: now[0])
+    monkeypatch.setattr(torch, "set_num_threads", use)
+    monkeypatch.setattr("genprior.cli.threads.Probe", Probe)
+    words = ["classifier", "--out", str(tmp_path), "--steps", "2", "--width", "2", "--json"]
+    assert run(*words) == 0
+    assert json.loads(capsys.readouterr().out)["threads"] == 1 and recorded_threads(tmp_path) == 1
+    Probe.speeds = {1: 0.01, 2: 0.005}
+    use(2)
+    assert run(*words) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["threads"] == 1 and "other_threads" not in facts and now == [1]
+    assert run(*words[:2], str(tmp_path / "given"), *words[3:], "--threads", "2") == 0
+    assert json.loads(capsys.readouterr().out)["threads"] == 2
+    assert recorded_threads(tmp_path / "nothing") is None
+
+
+def test_a_training_whose_threads_change_says_so(few_digits, tmp_path, capsys, monkeypatch):
+    steps = []
+
+    def look(watch):
+        steps.append(watch)
+        now[0] = 1 if len(steps) == 2 else now[0]
+
+    now = [2]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: now[0])
+    monkeypatch.setattr("genprior.cli.training.Watch.begin", lambda watch, generator, before: None)
+    monkeypatch.setattr("genprior.cli.training.Watch.look", look)
+    assert run("classifier", "--out", str(tmp_path), "--steps", "4", "--width", "2", "--json") == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["threads"] == 1 and facts["other_threads"] == [2]

@@ -37,6 +37,7 @@ class Overhead(Machine):
         from genprior.lab.overhead import overhead_cases  # noqa: PLC0415
 
         self.settle()
+        self.choose_threads()
         with Bar("measuring", None, visible=False if self.json else None):
             cases = overhead_cases(self.repeats, seed=self.seed, device=self.device)
         if self.json:
@@ -114,6 +115,7 @@ class Scaling(Machine):
         from genprior.lab import scaling  # noqa: PLC0415
 
         self.settle()
+        self.choose_threads()
         families = {
             "batch": (scaling.batch_sizes, scaling.BATCHES),
             "latent": (scaling.latent_sizes, scaling.LATENTS),

@@ -58,6 +58,7 @@ class Certify(Machine, Prior):
         self.settle()
         opened = self.source().open(self.device)
         generator = opened.generator
+        self.choose_threads(generator)
         text = self._operator_text()
         operator = None if text is None else self._parsed(text, generator)
         if self.out is not None:

@@ -48,6 +48,7 @@ class Check(Machine, Prior):
         from genprior.jobs.check import STAGES, inspect_generator, write_samples  # noqa: PLC0415 - slow to import
 
         self.settle()
+        self.choose_threads()
         source, begun = self.source(), time.monotonic()
         _validate.number("time", self.time, above=0)
         with Bar("checks", len(STAGES), visible=False if self.json else None, every=_EVERY, counts=True) as bar:

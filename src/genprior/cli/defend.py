@@ -78,10 +78,10 @@ class Defend(Workers, Prior):
         from genprior.jobs.defence_page import write_defence  # noqa: PLC0415
         from genprior.jobs.defend import defend_files, document  # noqa: PLC0415 - slow to import
 
-        job, engine = self.job(), self.chosen()
+        job, engine, watch = self.job(), self.chosen(), self.watch()
         visible = False if self.json else None
         with Bar("defended", visible=visible, every=60.0, counts=True, remaining=True) as bar:
-            record = defend_files(job, bar.show, engine=engine)
+            record = defend_files(job, watch.showing(bar.show), engine=engine, on_begin=watch.begin)
         write_defence(record, job, self.out / "report.html")
         if self.json:
             print_json(document(record, job))
@@ -105,11 +105,13 @@ class Defend(Workers, Prior):
         return found
 
     def _say(self, record: Record) -> None:
+        from genprior.jobs.threads import solved_by  # noqa: PLC0415 - slow to import
+
         lines = [
             (name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
             for name, value in record.numbers.items()
         ]
-        lines.append(("solved by", f"{record.run['engine']}, in {record.run['elapsed']:.1f} s"))
+        lines.append(("solved by", f"{solved_by(record.run)}, in {record.run['elapsed']:.1f} s"))
         lines += [("note", as_flags(note)) for note in record.notes]
         lines += [("files", str(self.out / "defended")), ("report", str(self.out / "report.html"))]
         print_lines(lines)

@@ -40,12 +40,15 @@ class Demo(Machine):
 
     def run(self) -> None:
         """Run the command."""
-        from genprior import _validate  # noqa: PLC0415 - slow to import, as the rest here
+        import torch  # noqa: PLC0415 - slow to import, as the rest here
+
+        from genprior import _validate  # noqa: PLC0415
         from genprior._files import make_folder  # noqa: PLC0415
         from genprior.lab.demo import run_demo  # noqa: PLC0415
         from genprior.lab.reports.demo import demo_rows, demo_table, write_page  # noqa: PLC0415
 
         self.settle()
+        self.choose_threads()
         _validate.number("time", self.time, above=0)
         make_folder(self.out)
         with Bar("demo", None, visible=False if self.json else None) as bar:
@@ -62,7 +65,7 @@ class Demo(Machine):
         report = self.out / "demo.html"
         write_page(demo, report)
         if self.json:
-            print_json({"report": str(report), "solvers": demo_rows(demo)})
+            print_json({"report": str(report), "threads": torch.get_num_threads(), "solvers": demo_rows(demo)})
             return
         console = Output()
         console.print(demo_table(demo))

@@ -51,6 +51,8 @@ class BenchRace(Workers):
 
         self.settle()
         engine = self.chosen()
+        if engine is None:
+            self.choose_threads()
         if self.out is not None:
             make_folder(self.out)
         repeats = 1 if self.quick else self.repeats

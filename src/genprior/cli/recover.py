@@ -97,16 +97,20 @@ class Common(Workers, Prior):
     def _recover(self, job: Recovery, engine: Engine | None) -> None:
         from genprior.jobs.recover import recover  # noqa: PLC0415
 
+        watch = self.watch()
         with self._kept(), self._bar("recovered") as bar:
-            outcome = recover(job, bar.show, words=words_of_recover(), engine=engine)
+            outcome = recover(
+                job, watch.showing(bar.show), words=words_of_recover(), engine=engine, on_begin=watch.begin
+            )
         report_of(outcome, self.out, json=self.json, skip=self.skip)
 
     def _solve_shard(self, job: Recovery, engine: Engine | None, text: str) -> None:
         from genprior.jobs.shards import Shard, recover_shard  # noqa: PLC0415
 
         shard = Shard.of(text)
+        watch = self.watch()
         with self._kept(), self._bar(f"shard {shard}") as bar:
-            part = recover_shard(job, shard, bar.show, engine=engine)
+            part = recover_shard(job, shard, watch.showing(bar.show), engine=engine, on_begin=watch.begin)
         if self.json:
             print_json({"shard": str(shard), **asdict(part)})
             return
@@ -120,8 +124,9 @@ class Common(Workers, Prior):
     def _foresee(self, job: Recovery, engine: Engine | None) -> None:
         from genprior.jobs.forecast import forecast  # noqa: PLC0415
 
+        watch = self.watch()
         with self._bar("one batch") as bar:
-            found = forecast(job, bar.show, engine=engine)
+            found = forecast(job, watch.showing(bar.show), engine=engine, on_begin=watch.begin)
         if self.json:
             print_json(asdict(found) | {"seconds": found.seconds})
             return
@@ -232,6 +237,8 @@ def report_of(outcome: Outcome, out: Path, *, json: bool, skip: bool) -> None:
 
 
 def _say(outcome: Outcome, out: Path) -> None:
+    from genprior.jobs.threads import solved_by  # noqa: PLC0415 - slow to import
+
     numbers = outcome.numbers()
     ends = ", ".join(f"{count} {name}" for name, count in numbers["status"].items())
     lines = [("recovered", f"{outcome.recovered} of {outcome.total} items ({ends})")]
@@ -248,7 +255,7 @@ def _say(outcome: Outcome, out: Path) -> None:
         lines.append(("median true error", f"{numbers['median_error']:.3g}"))
     lines += [
         ("time", f"{outcome.run['elapsed']:.1f} s, {outcome.forwards} forward and {outcome.backwards} backward passes"),
-        ("solved by", str(outcome.run["engine"])),
+        ("solved by", solved_by(outcome.run)),
         *([("plan", outcome.plan)] if outcome.plan else []),
     ]
     lines += [("note", note) for note in outcome.notes]

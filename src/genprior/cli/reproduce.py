@@ -44,9 +44,12 @@ class _Reproduce(Workers):
         from genprior._files import make_folder, write_text  # noqa: PLC0415
         from genprior.lab.reports.reproduction import claim_row, write_report  # noqa: PLC0415
         from genprior.lab.reproduce import EXPERIMENTS, reproduce  # noqa: PLC0415
+        from genprior.lab.reproduce.parts import recorded_threads  # noqa: PLC0415
 
         self.settle()
         engine = self.chosen()
+        if engine is None:
+            self.choose_threads(fixed=recorded_threads(self.out))
         make_folder(self.out)
         names = self.experiments or tuple(EXPERIMENTS)
         with Bar("reproducing", visible=False if self.json else None, every=0.0) as bar:

@@ -19,6 +19,7 @@ from genprior._files import make_folder
 from genprior._progress import Bar
 from genprior.cli.machine import Machine
 from genprior.cli.speech import Output, print_json, typed_command
+from genprior.cli.threads import Watch
 from genprior.generators import Generator
 from genprior.models.bundled import load_generator
 from genprior.models.saved import add_facts
@@ -27,6 +28,7 @@ from genprior.training import data
 from genprior.training.card import write_card
 from genprior.training.data import ImageSet
 from genprior.training.loop import Schedule, Trained, train
+from genprior.training.start import recorded_threads
 from genprior.training.task import Devices, Task
 from genprior.training.wgan import Wgan, WganSettings
 
@@ -87,6 +89,15 @@ class Training(Machine):
         """Train, save, then measure, so that an error in measuring cannot lose the weights."""
         schedule = Schedule(self.checkpoint_seconds, self.checkpoint_steps, self.sheet_steps)
         provenance = {"command": typed_command(), "seed": self.seed, "training": asdict(task.settings)}
+        fixed = self.threads is not None or devices.world > 1 or devices.device.type != "cpu"
+        watch = Watch(fixed=fixed)
+        if not fixed:  # a pass of the digits stands for those of the networks
+            watch.begin(load_generator("mnist"), recorded_threads(self.out))
+
+        def show(step: int, losses: dict[str, float]) -> None:
+            watch.look()
+            bar.show(step, task.steps, _losses(losses))
+
         visible = False if self.json or devices.rank else None
         with Bar("training", task.steps, visible=visible, every=60.0, counts=True, remaining=True) as bar:
             trained = train(
@@ -97,7 +108,7 @@ class Training(Machine):
                 schedule=schedule,
                 start=start,
                 provenance=provenance,
-                show=lambda step, losses: bar.show(step, task.steps, _losses(losses)),
+                show=show,
             )
         if devices.rank:
             return
@@ -119,7 +130,8 @@ class Training(Machine):
             "hours": round(trained.seconds / 3600, 2),
             "device": self.device,
             "precision": self.precision,
-            "threads": torch.get_num_threads(),
+            "threads": trained.threads[-1] if trained.threads else torch.get_num_threads(),
+            **({"other_threads": list(trained.threads[:-1])} if trained.threads[:-1] else {}),
             "torch": torch.__version__,
             **({"earlier": trained.earlier} if trained.earlier else {}),
         }

@@ -8,14 +8,18 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any, Protocol
 
-from genprior.engines import Batches, Crew, Engine, Poisoned, Work
+from genprior.engines import Batches, Crew, Engine, Poisoned, Serial, Work
 from genprior.files import Items
+from genprior.generators import Generator
 from genprior.jobs.records import SolvedBatch, sampled
 from genprior.jobs.resume import Plan
 from genprior.jobs.work import Task
 
 Progress = Callable[[float, int, str], object]
 """Called with the number of items done (a fraction within a batch), their total, and the current activity."""
+Begin = Callable[[Generator, int | None], object]
+"""Called before the first batch that this process solves itself, not before those of workers: with the generator, and the
+number of threads that solved the job's last batch, if an earlier run did."""
 
 
 class Job(Protocol):
@@ -72,8 +76,12 @@ class Course:
             "elapsed": self.elapsed,
         }
 
-    def solved(self, work: Work[Task, SolvedBatch]) -> Iterator[tuple[int, SolvedBatch]]:
+    def solved(
+        self, work: Work[Task, SolvedBatch], generator: Generator, on_begin: Begin
+    ) -> Iterator[tuple[int, SolvedBatch]]:
         """Hand out the batches that are left; number and result of each, as they come."""
+        if isinstance(self._engine, Serial) and self._plan.left:
+            on_begin(generator, self._plan.threads)
         batches: Batches[Task, SolvedBatch] = Batches(
             work,
             self._plan.numbers(),

@@ -11,6 +11,7 @@ import torch
 from genprior._files import write_text
 from genprior.jobs.defend import Record
 from genprior.jobs.settings import Defence
+from genprior.jobs.threads import solved_by
 from genprior.report import page
 
 _ROWS = 200
@@ -40,7 +41,7 @@ def write_defence(record: Record, job: Defence, path: Path) -> None:
         (name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
         for name, value in record.numbers.items()
     ]
-    numbers.append(("solved by", f"{record.run['engine']}, in {record.run['elapsed']:.1f} s by the clock on the wall"))
+    numbers.append(("solved by", f"{solved_by(record.run)}, in {record.run['elapsed']:.1f} s by the clock on the wall"))
     sections = [("Result", page.table(("", ""), numbers)), ("Images", _images(record))]
     sections += [(f"The first {len(rows)} items" if len(record.items) > _ROWS else "Items", page.table(head, rows))]
     sections += [("What this is worth", page.paragraph(CAVEAT))]

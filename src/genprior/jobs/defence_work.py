@@ -16,6 +16,7 @@ from genprior.generators import Generator
 from genprior.jobs.records import UNREADABLE, SolvedBatch, finite, without_result
 from genprior.jobs.settings import Defence
 from genprior.jobs.shipment import Shipment, refuse_other_numbers
+from genprior.jobs.threads import threads_since
 from genprior.jobs.work import Reporter, Task, contents
 from genprior.models.foreign import source_digest
 from genprior.status import Status
@@ -92,8 +93,10 @@ class Defender:
         if not rows:
             return unread
         values = torch.stack([value for item in loaded if (value := item.value) is not None])
-        images = _within(values, self.networks.projection.generator)
-        return _filled(unread, rows, images, self._defended(images, [task.start + row for row in rows]), task.show)
+        images, threads = _within(values, self.networks.projection.generator), torch.get_num_threads()
+        found = self._defended(images, [task.start + row for row in rows])
+        batch = _filled(unread, rows, images, found, task.show)
+        return batch.with_run(batch.run | threads_since(threads))
 
     def _defended(self, images: Tensor, numbers: list[int]) -> Defended:
         projection = self.networks.projection

@@ -19,13 +19,14 @@ from genprior.files import Outputs, open_items
 from genprior.files.expected import Expected
 from genprior.files.single import read_array
 from genprior.generators import Generator
-from genprior.jobs.course import Course, Progress
+from genprior.jobs.course import Begin, Course, Progress
 from genprior.jobs.defence_work import DefenceWork, Networks
 from genprior.jobs.ledger import FOLDER, LOCK, alone, begun
 from genprior.jobs.records import POISONED, UNREADABLE, SolvedBatch
 from genprior.jobs.resume import REPORT, RESULT, Plan
 from genprior.jobs.settings import Defence
 from genprior.jobs.shipment import Shipment
+from genprior.jobs.threads import threads_of_all
 from genprior.status import Status
 
 SIGNALS = "defended"
@@ -101,6 +102,7 @@ def defend_files(
     on_progress: Progress = lambda done, total, note: None,
     *,
     engine: Engine | None = None,
+    on_begin: Begin = lambda generator, threads: None,
 ) -> Record:
     """Defend every item of the inputs; write the projections and ``result.json`` into ``job.out``.
 
@@ -135,12 +137,13 @@ def defend_files(
     with _work(job.out) as (folder, notes):
         outputs = Outputs(items, job.out / SIGNALS, folder, generator.signal_shape)
         outputs.begin(job.batch_size)
-        for number, batch in course.solved(work):
+        for number, batch in course.solved(work, generator, on_begin):
             outputs.write(batch.first, batch.signals)
             outputs.finish(number)
             found[number] = replace(batch, signals=())
     remarks = (*networks.notes, *notes, *course.crew.notes, *items.notes, *items.changes())
-    run = course.facts() | {"items_per_second": course.per_second}
+    used = threads_of_all(batch.run for batch in found.values())
+    run = course.facts() | used | {"items_per_second": course.per_second}
     record = Record.of([found[number] for number in sorted(found)], labels, run, remarks)
     write_text(job.out / RESULT, json.dumps(document(record, job), indent=2, allow_nan=False) + "\n")
     on_progress(len(items), len(items), "done")

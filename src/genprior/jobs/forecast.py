@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, replace
 
 from genprior.engines import Blind, Engine, Place
-from genprior.jobs.course import Progress
+from genprior.jobs.course import Begin, Progress
 from genprior.jobs.ledger import begun
 from genprior.jobs.recover import Driver
 from genprior.jobs.settings import Recovery
@@ -38,13 +38,18 @@ class Forecast:
 
 
 def forecast(
-    job: Recovery, on_progress: Progress = lambda done, total, note: None, *, engine: Engine | None = None
+    job: Recovery,
+    on_progress: Progress = lambda done, total, note: None,
+    *,
+    engine: Engine | None = None,
+    on_begin: Begin = lambda generator, threads: None,
 ) -> Forecast:
     """Solve the first batch here, and write nothing; every worker is taken to be as fast as this process."""
     driver = Driver(job, on_progress, engine)
     total = len(driver.items)
     stop = min(total, job.batch_size)
     place = Place(on_progress=lambda done, note: on_progress(done, stop, note))
+    on_begin(driver.model.generator, None)
     work = driver.work()
     short = replace(work, job=replace(job, steps=1, time=None)).open(place)
     short(Task(0, 1, None, ()))  # the first passes of a process are slow

@@ -10,6 +10,7 @@ from typing import Any
 from genprior._quantiles import Quantiles
 from genprior.assessment import Concern, ResidualSummary
 from genprior.jobs.records import WITHOUT_RESULT
+from genprior.jobs.threads import threads_of_all
 from genprior.status import Status
 
 _WORST = 10
@@ -40,7 +41,8 @@ class Outcome:
     plan: str = ""
     notes: tuple[str, ...] = ()
     run: dict[str, Any] = field(default_factory=dict)
-    """Who solved the last batch, and how long the job had taken then, by the clock on the wall."""
+    """Who solved the last batch, and how long the job had taken then, by the clock on the wall; and with how many threads
+    that and the others were solved."""
     reasons: dict[str, str] = field(default_factory=dict)
     """Why the first item has no result, for each status of such items."""
 
@@ -80,8 +82,9 @@ class Outcome:
         self.forwards += record["run"]["forwards"]
         self.backwards += record["run"]["backwards"]
         self.plan = self.plan or record["plan"]
-        if record["run"]["elapsed"] >= self.run.get("elapsed", 0.0):
-            self.run = {name: value for name, value in record["run"].items() if name not in _OF_A_BATCH}
+        runs = sorted((self.run, record["run"]), key=lambda run: float(run.get("elapsed", 0.0)))
+        last = {name: value for name, value in runs[-1].items() if name not in _OF_A_BATCH}
+        self.run = last | threads_of_all(runs)
         for item in record["items"]:
             self.counts[item["status"]] += 1
             if item["status"] in WITHOUT_RESULT:

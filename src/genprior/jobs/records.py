@@ -56,8 +56,8 @@ class SolvedBatch:
     """These images: one row for each item that is shown."""
     plan: str = ""
     run: dict[str, Any] = field(default_factory=lambda: {"seconds": 0.0, "forwards": 0, "backwards": 0})
-    """What it took, which may differ between two runs: seconds, and passes, because each process estimates the generator's
-    preconditioner once."""
+    """What it took, which may differ between two runs: seconds; passes, because each process estimates the generator's
+    preconditioner once; and threads, on which the last bits do depend."""
 
     @classmethod
     def of(

@@ -14,7 +14,7 @@ from genprior.files import Outputs, open_items
 from genprior.files.expected import Expected
 from genprior.files.single import read_array
 from genprior.generators import Generator
-from genprior.jobs.course import Course, Progress
+from genprior.jobs.course import Begin, Course, Progress
 from genprior.jobs.ledger import CONTENT, Ledger, alone
 from genprior.jobs.outcome import Outcome
 from genprior.jobs.posed import check_loss
@@ -35,6 +35,7 @@ def recover(
     *,
     words: Words = JOB,
     engine: Engine | None = None,
+    on_begin: Begin = lambda generator, threads: None,
 ) -> Outcome:
     """Recover every item of the inputs; write the signals, ``result.json`` and ``report.html`` into ``job.out``.
 
@@ -57,7 +58,7 @@ def recover(
     """
     prepared = Driver(job, on_progress, engine)
     with alone(job.out) as notes:
-        return prepared.run(notes, words)
+        return prepared.run(notes, words, on_begin)
 
 
 class Driver:
@@ -77,7 +78,7 @@ class Driver:
         refuse_losses(job.out, self.items)
         self.digest = source_digest(job.source.generator, job.source.weights, self.model.generator)
 
-    def run(self, notes: tuple[str, ...], words: Words) -> Outcome:
+    def run(self, notes: tuple[str, ...], words: Words, on_begin: Begin) -> Outcome:
         """Have every unfinished batch solved; ``notes`` are for the user."""
         ledger = Ledger(self.job.out, self.identity(), self.items.newer_than)
         folder = self.job.out / SIGNALS
@@ -86,7 +87,7 @@ class Driver:
         plan = plan_of(ledger, outputs, len(self.items), self.job.batch_size)
         outputs.begin(self.job.batch_size, plan.done)
         course = Course(self.job, self.items, plan, self.engine, self.on_progress)
-        for number, batch in course.solved(self.work()):
+        for number, batch in course.solved(self.work(), self.model.generator, on_begin):
             record = batch.to_record(outputs.write(batch.first, batch.signals))
             record["run"] = course.facts() | record["run"]  # the batch of a shard brings its own
             ledger.write_batch(number, record, batch.images)

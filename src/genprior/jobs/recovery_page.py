@@ -13,6 +13,7 @@ from genprior.jobs.ledger import Ledger
 from genprior.jobs.outcome import Outcome
 from genprior.jobs.records import sampled
 from genprior.jobs.settings import Recovery
+from genprior.jobs.threads import solved_by
 from genprior.report import page
 from genprior.status import Status
 
@@ -63,7 +64,7 @@ def _facts(job: Recovery, outcome: Outcome) -> list[tuple[str, str]]:
             "computing time",
             f"{outcome.seconds:.1f} s, {outcome.forwards} forward and {outcome.backwards} backward passes",
         ),
-        ("solved by", f"{outcome.run['engine']}, in {outcome.run['elapsed']:.1f} s by the clock on the wall"),
+        ("solved by", f"{solved_by(outcome.run)}, in {outcome.run['elapsed']:.1f} s by the clock on the wall"),
     ]
     facts += [("note", note) for note in outcome.notes]
     return [fact for fact in facts if fact[1]]

@@ -25,6 +25,8 @@ class Plan:
     done: Batches
     elapsed: float
     """Seconds on the clock on the wall, up to the last of them."""
+    threads: int | None = None
+    """With how many threads the last of them was solved, where that is on record."""
 
     @property
     def left(self) -> int:
@@ -63,14 +65,15 @@ def plan_of(ledger: Ledger, outputs: Outputs, total: int, size: int) -> Plan:
         ledger.notes.append(
             f"an unfinished array is damaged: it was set aside as {path}, and its items are computed again"
         )
-    done, elapsed = np.zeros(math.ceil(total / size), bool), 0.0
+    done, elapsed, threads = np.zeros(math.ceil(total / size), bool), 0.0, None
     for record in ledger.batches():
         number = record["first"] // size
         done[number] = outputs.holds(record["first"], _names(record["items"]))
-        elapsed = max(elapsed, record["run"]["elapsed"])
+        if record["run"]["elapsed"] >= elapsed:
+            elapsed, threads = record["run"]["elapsed"], record["run"].get("threads", threads)
     done &= ~outputs.to_repeat(done, size)
     ledger.forget(number for number in ledger.done() if not done[number])
-    return Plan(done, elapsed)
+    return Plan(done, elapsed, threads)
 
 
 def _written(out: Path, items: Items) -> Iterator[Path]:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from genprior._files import remove_unfinished, write_text
 from genprior._segments import Log
 from genprior.assessment import JOB, Words
 from genprior.engines import Answers, Batches, Crew, Engine, EngineError
-from genprior.jobs.course import Course, Progress
+from genprior.jobs.course import Begin, Course, Progress
 from genprior.jobs.ledger import alone, asked_of, claimed
 from genprior.jobs.outcome import Outcome
 from genprior.jobs.records import SolvedBatch
@@ -73,6 +74,7 @@ def recover_shard(
     on_progress: Progress = lambda done, total, note: None,
     *,
     engine: Engine | None = None,
+    on_begin: Begin = lambda generator, threads: None,
 ) -> Part:
     """Solve the batches of one shard, and keep them in ``job.out`` for :func:`gather`; resumes where it was stopped.
 
@@ -89,15 +91,16 @@ def recover_shard(
         done[shard.number - 1 :: shard.count] = False
         others = Plan(done, 0.0).items_done(total, size)
         done[[number for number in log.numbers() if number < count]] = True
-        elapsed = max((record.meta["run"]["elapsed"] for _, record in log.records()), default=0.0)
+        runs = (record.meta["run"] for _, record in log.records())
+        last: dict[str, Any] = max(runs, key=itemgetter("elapsed"), default={"elapsed": 0.0})
         course = Course(
             job,
             driver.items,
-            Plan(done, elapsed),
+            Plan(done, last["elapsed"], last.get("threads")),
             driver.engine,
             lambda reached, whole, note: on_progress(reached - others, whole - others, note),
         )
-        for number, batch in course.solved(driver.work()):
+        for number, batch in course.solved(driver.work(), driver.model.generator, on_begin):
             log.append(number, batch.with_run(batch.run | {"elapsed": course.elapsed}).stored())
         return Part(total - others, total, course.elapsed)
 

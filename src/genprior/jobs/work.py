@@ -17,6 +17,7 @@ from genprior.jobs.posed import expected_noise, pose, relative_residual, simulat
 from genprior.jobs.records import Solved, SolvedBatch
 from genprior.jobs.settings import Recovery
 from genprior.jobs.shipment import Shipment, refuse_other_numbers
+from genprior.jobs.threads import threads_since
 from genprior.loop.run import share_done
 from genprior.loop.solve import Hopeless, solve
 from genprior.models.foreign import source_digest
@@ -122,14 +123,15 @@ class Solver:
         rule: StopRule = MaxSteps(self.job.most_steps)
         if task.seconds is not None:
             rule = rule | Seconds(task.seconds)
-        groups, done = self._groups(task.start, loaded), 0
+        groups, done, threads = self._groups(task.start, loaded), 0, torch.get_num_threads()
         for left, (rows, generator) in zip(range(len(groups), 0, -1), groups, strict=True):
             numbers = [task.start + row for row in rows]
             share = rule.share(sum(one.result.seconds for _, one in solved), left)
             values = torch.stack([value for row in rows if (value := loaded[row].value) is not None])
             solved.append((rows, self._solve(generator, values, numbers, share, done)))
             done += len(rows)
-        return SolvedBatch.of(task.start, loaded, solved, self.model.operator, task.show)
+        batch = SolvedBatch.of(task.start, loaded, solved, self.model.operator, task.show)
+        return batch.with_run(batch.run | threads_since(threads))
 
     def _groups(self, start: int, loaded: list[Loaded]) -> list[tuple[list[int], Generator]]:
         """Groups of readable items that are solved together: all at once, or class by class."""

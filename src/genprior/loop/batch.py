@@ -11,6 +11,7 @@ from torch import Tensor
 
 from genprior import _tree
 from genprior._clock import Clock, limiting, queue_of
+from genprior._threads import crowding
 from genprior.generators import OutOfTime, Passes
 from genprior.history import Counts, Recorder
 from genprior.loop.checkpoint import Stored
@@ -160,6 +161,8 @@ class Batch(Generic[S]):
             with limiting(self.passes.seconds_left):
                 self._judge(verdict, all_rows=due)
         with self.clock.stopped():
+            if self.problem.generator.device.type == "cpu":
+                crowding().look()
             if len(self.rows):
                 self._record(measured=due)
                 if bar.due():

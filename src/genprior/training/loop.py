@@ -49,6 +49,8 @@ class Trained:
     """Total over all parts of an interrupted run."""
     earlier: list[dict[str, Any]]
     """The runs that this one continues, the first one first."""
+    threads: tuple[int, ...] = ()
+    """All numbers of threads with which steps were made, that of the last step last."""
 
 
 def train(
@@ -84,9 +86,11 @@ def train(
         begin(task, first)
     earlier = [] if first is None else first.earlier
     done, spent = _resume(task, curve, read)
+    used: list[int] = [] if read is None else list(read.meta.get("threads", []))
     started = time.monotonic()
     for step in range(done, task.steps):
         losses = task.step(step, Draw.at(seed, step, devices.device, devices.rank, devices.world), devices)
+        used = [*(number for number in used if number != torch.get_num_threads()), torch.get_num_threads()]
         row = torch.stack([losses.get(name, torch.tensor(math.nan)).detach().float().cpu() for name in task.columns])
         curve[step] = devices.average(row)
         _check_finite(step, task.columns, losses, curve[step], file)
@@ -101,6 +105,7 @@ def train(
                 "step": step + 1,
                 "steps": task.steps,
                 "seconds": seconds,
+                "threads": used,
                 "told": provenance or {},
                 "earlier": earlier,
             }
@@ -110,7 +115,7 @@ def train(
             task.save_samples(folder, "samples")
     if devices.rank == 0:
         write_curve(folder / CURVE, task.columns, curve)
-    return Trained(curve, task.columns, spent + time.monotonic() - started, earlier)
+    return Trained(curve, task.columns, spent + time.monotonic() - started, earlier, tuple(used))
 
 
 def _check_finite(

@@ -44,6 +44,18 @@ def read_start(folder: Path) -> Start:
     return Start(path, tensors, _earlier(path, json.loads(header.get("meta", "{}"))))
 
 
+def recorded_threads(folder: Path) -> int | None:
+    """The number of threads of the last step in a folder's checkpoint; None where none is on record."""
+    path = folder / CHECKPOINT
+    try:
+        check_head(path)
+        with safe_open(path, framework="pt") as file:
+            used = json.loads((file.metadata() or {}).get("meta", "{}"))["threads"]
+        return int(used[-1])
+    except (OSError, SafetensorError, ValueError, TypeError, LookupError):
+        return None
+
+
 def begin(task: Task, start: Start) -> None:
     """Use the networks as initial weights, for example to continue with other settings."""
     try:

@@ -18,7 +18,7 @@ from genprior import cli
 from genprior.lab.reproduce import run
 from genprior.lab.reproduce.claims import Claim
 from genprior.lab.reproduce.contest import Setting
-from genprior.lab.reproduce.parts import Found, Part, Store, run_parts, unique
+from genprior.lab.reproduce.parts import Found, Part, Store, recorded_threads, run_parts, unique
 from genprior.lab.reproduce.sizes import QUICK, SIZES, Denoising
 
 TINY = Denoising(2, 8, 6, 4, 0.5)
@@ -148,3 +148,22 @@ def test_killed_in_the_middle_it_goes_on_and_finds_the_same(tmp_path, monkeypatc
     for document in documents:
         del document["times"]
     assert documents[0] == documents[1]
+
+
+def test_the_number_of_threads_of_a_run(tmp_path):
+    """A resumed run continues with it, whatever is fastest then."""
+    assert recorded_threads(tmp_path) is None
+    Store(tmp_path, {"threads": 3, "seed": 0})
+    assert recorded_threads(tmp_path) == 3
+    (tmp_path / "settings.json").write_text("{broken")
+    assert recorded_threads(tmp_path) is None
+
+
+def test_a_resumed_run_keeps_its_threads(tmp_path, monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(
+        "genprior.cli.machine.Machine.choose_threads", lambda self, *, fixed: asked.append(fixed) or 1 / 0
+    )
+    Store(tmp_path, {"threads": 3})
+    assert cli.main(["reproduce", "plateau", "--quick", "--out", str(tmp_path)]) == 1
+    assert asked == [3]

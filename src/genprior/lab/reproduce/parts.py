@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -88,6 +89,15 @@ class Store:
 
     def _path(self, name: str) -> Path:
         return self.folder / "parts" / f"{name}.safetensors"
+
+
+def recorded_threads(folder: Path) -> int | None:
+    """The number of threads of the run in a folder; None without a run, or with an unreadable record of one."""
+    try:
+        found = json.loads((folder / "settings.json").read_bytes())
+        return int(found["threads"])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
 
 
 def run_parts(
