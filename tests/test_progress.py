@@ -241,22 +241,25 @@ def nervous(at):
 
 @pytest.mark.parametrize("solver", [gp.ExactADMM(), gp.LBFGS(), gp.Adam()], ids=lambda solver: type(solver).__name__)
 def test_ctrl_c_inside_the_generator(solver):
-    result = gp.solve(nervous(12), solver, stop=gp.MaxSteps(50))
-    same = gp.solve(tiny_problem(), solver, stop=gp.MaxSteps(10))
+    z0 = tiny_problem().generator.sample_latent(4, seed=3)
+    result = gp.solve(nervous(12), solver, stop=gp.MaxSteps(50), z0=z0)
+    same = gp.solve(tiny_problem(), solver, stop=gp.MaxSteps(10), z0=z0)
     assert result.status == (INTERRUPTED,) * 4
     assert torch.equal(result.z, same.z)
     assert torch.equal(result.objective, same.objective)
 
 
 def test_ctrl_c_inside_the_generator_in_the_second_chunk():
-    result = gp.solve(nervous(18), gp.ExactADMM(), stop=gp.MaxSteps(10), batch_size=2, tolerance=0)
+    z0 = tiny_problem().generator.sample_latent(4, seed=3)
+    result = gp.solve(nervous(18), gp.ExactADMM(), stop=gp.MaxSteps(10), batch_size=2, tolerance=0, z0=z0)
     assert result.status == (gp.Status.MAX_STEPS,) * 2 + (INTERRUPTED,) * 2
     assert result.steps.tolist() == [10, 10, 5, 5]
 
 
 def test_ctrl_c_while_the_second_chunk_starts():
+    z0 = tiny_problem().generator.sample_latent(4, seed=3)
     try:
-        result = gp.solve(nervous(12), gp.ExactADMM(), stop=gp.MaxSteps(10), batch_size=2, tolerance=0)
+        result = gp.solve(nervous(12), gp.ExactADMM(), stop=gp.MaxSteps(10), batch_size=2, tolerance=0, z0=z0)
     except KeyboardInterrupt:
         pytest.fail("Ctrl-C came through")
     assert result.status == (gp.Status.MAX_STEPS,) * 2 + (INTERRUPTED,) * 2

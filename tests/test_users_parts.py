@@ -105,9 +105,8 @@ def test_counts_belong_to_the_run():
 
     def work(number: int) -> None:
         problem = gp.Problem(G, gp.LeastSquares(A, y))
-        results[number] = gp.solve(
-            problem, gp.ExactADMM(), stop=gp.MaxSteps(60), tolerance=0, callbacks=[lambda view: G(view.state.z)]
-        )
+        options = {"stop": gp.MaxSteps(60), "tolerance": 0, "z0": G.sample_latent(problem.batch, seed=number)}
+        results[number] = gp.solve(problem, gp.ExactADMM(), callbacks=[lambda view: G(view.state.z)], **options)
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(2)]
     before = G.forwards

@@ -20,7 +20,7 @@ from genprior.app.queue import Owner, Queue
 from genprior.app.race import POINTS, Race, Watcher
 from genprior.app.recipe import Recipe
 from genprior.app.snapshot import Phase
-from genprior.loop.starts import starts
+from genprior.loop.starts import candidates
 from genprior.operators import Gaussian
 
 
@@ -203,7 +203,7 @@ def test_restarts_show_the_best_of_all():
     race.run()
     lane = race.snapshot.lanes[0]
     problem = race.damaged.problem
-    first = problem.rows(torch.zeros(4, dtype=torch.long)).objective(starts(problem.generator, 0, [0], 4)[0])
+    first = problem.rows(torch.zeros(4, dtype=torch.long)).objective(candidates(problem, 1, 4, 0)[0])
     assert lane.points[0][2] == pytest.approx(float(first.min())) and first.min() < first.max()
     objectives = [point[2] for point in lane.points]
     assert objectives == sorted(objectives, reverse=True)

@@ -144,7 +144,7 @@ def test_compiled(monkeypatch):
     torch.testing.assert_close(quick.jacobian(z), G.jacobian(z))
     A = gp.operators.Gaussian(4, G.signal_shape, dtype=torch.float64)
     problem = gp.Problem(quick, gp.LeastSquares(A, A(G(z)).detach()))
-    assert gp.solve(problem, gp.Adam(), stop=gp.MaxSteps(3)).forwards == 4
+    assert gp.solve(problem, gp.Adam(), stop=gp.MaxSteps(3), z0=z).forwards == 4
 
 
 def test_a_known_preconditioner_goes_along_while_it_fits():

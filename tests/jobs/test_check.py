@@ -126,7 +126,7 @@ def test_a_wrong_latent_shape(spec):
 def test_a_sound_one(spec, tmp_path):
     found = inspect_generator(Source(generator=spec("good")))
     assert found.report.ok and found.latent_shape == (3,) and found.signal_shape == (1, 8, 8)
-    rest = "--operator downsample:4 --simulate --restarts 4 --out recovered"
+    rest = "--operator downsample:4 --simulate --out recovered"
     assert found.command == f"genprior recover pictures/ --generator {spec('good')} {rest}"
     assert set(found.speed) == {"forward_1", "both_1", "forward_16", "both_16"} and min(found.speed.values()) > 0
     sheet = write_samples(Source(generator=spec("good")), tmp_path / "look", count=5)
@@ -173,7 +173,7 @@ def test_the_suggested_command_runs(spec, tmp_path, monkeypatch, capfd, look):
     if not look:
         (tmp_path / "pictures").mkdir()
         np.save(tmp_path / "pictures" / "whole.npy", np.full((16, 8, 8), 0.5, np.float32))
-    assert cli.main([*words[1:], "--steps", "3"]) == 0
+    assert cli.main([*words[1:], "--steps", "30"]) == 0
     assert "16 of 16 items" in capfd.readouterr().out
 
 
@@ -199,7 +199,7 @@ def test_the_suggested_command_runs_for_signals(spec, tmp_path, monkeypatch, cap
     monkeypatch.chdir(tmp_path)
     words = shlex.split(inspect_generator(Source(generator=spec("diagonal"))).command)
     np.save("signals.npy", np.array([[4.0, -2.0, 0.001, 0, 0]], np.float32))
-    assert cli.main([*words[1:], "--steps", "3"]) == 0
+    assert cli.main([*words[1:], "--steps", "30"]) == 0
     assert "1 of 1 items" in capfd.readouterr().out
 
 
@@ -237,7 +237,7 @@ def test_check_writes_signals_and_its_command_takes_them(spec, tmp_path, monkeyp
     told = json.loads(capfd.readouterr().out)
     words = shlex.split(told["command"])
     assert told["samples"] == "look/samples.png" and words[2] == "look/samples"
-    assert cli.main([*words[1:], "--steps", "3"]) == 0
+    assert cli.main([*words[1:], "--steps", "30"]) == 0
     assert "16 of 16 items" in capfd.readouterr().out
 
 

@@ -36,7 +36,8 @@ def noisy(latent, dtype, level=0.01):
 )
 def test_noisy_data_end_in_convergence_soon(solver, steps, latent, dtype):
     """Where |Ax - y| is far below |y|, rounding of the signal moves the objective more than its own last digits."""
-    result = gp.solve(noisy(latent, dtype), solver, stop=gp.MaxSteps(1000))
+    problem = noisy(latent, dtype)
+    result = gp.solve(problem, solver, stop=gp.MaxSteps(1000), z0=problem.generator.sample_latent(ITEMS, seed=5))
     ended = np.array([status.name for status in result.status])
     assert (ended == "CONVERGED").mean() >= 0.8, dict(zip(*np.unique(ended, return_counts=True), strict=True))
     assert float(result.steps.double().mean()) <= steps
@@ -55,7 +56,8 @@ def test_the_dual_does_not_wait_where_nothing_is_left_to_gain(name):
     G = generator(4, 12, torch.float64)
     x = G(G.sample_latent(ITEMS, seed=1)).detach()
     y = x + 0.05 * torch.randn(x.shape, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
-    result = gp.solve(gp.Problem(G, gp.SquaredDistance(y), on_signal=TERMS[name](y)), stop=gp.MaxSteps(1000))
+    problem = gp.Problem(G, gp.SquaredDistance(y), on_signal=TERMS[name](y))
+    result = gp.solve(problem, stop=gp.MaxSteps(1000), z0=G.sample_latent(ITEMS, seed=5))
     assert {status.name for status in result.status} == {"CONVERGED"}
     assert float(result.steps.double().mean()) < 100  # three times as many if it moved every sixteenth step only
 

@@ -18,6 +18,7 @@ from genprior.app.recipe import PATIENCE, Recipe
 from genprior.app.snapshot import Lane, Phase, Snapshot
 from genprior.app.turns import TurnLock
 from genprior.loop.solve import solve
+from genprior.loop.starts import candidates
 from genprior.result import Result
 from genprior.solvers import Adam
 from genprior.stopping import MaxSteps, Seconds, View
@@ -129,7 +130,7 @@ class Race:
             registry.SOLVERS[self.recipe.solvers[number]](),
             stop=Seconds(self.recipe.seconds),
             restarts=self.recipe.restarts,
-            seed=self.recipe.seed,
+            z0=candidates(damaged.problem, 1, self.recipe.restarts, self.recipe.seed),
             patience=PATIENCE,
             callbacks=[watcher],
             progress=False,

@@ -303,7 +303,7 @@ def _command(source: Source, generator: Generator, samples: Path | None) -> str:
     words += [] if source.latent_shape is None else ["--latent-shape", *map(str, source.latent_shape)]
     words += [] if source.signal_range is None else ["--range", *_range_words(source.signal_range)]
     words += [] if source.label is None else ["--label", str(source.label)]
-    words += ["--operator", _operator(generator.signal_shape), "--simulate", "--restarts", "4", "--out", "recovered"]
+    words += ["--operator", _operator(generator.signal_shape), "--simulate", "--out", "recovered"]
     return shlex.join(words)
 
 

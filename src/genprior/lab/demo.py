@@ -12,6 +12,7 @@ from genprior import _batch, _validate, samples
 from genprior.generators import Generator
 from genprior.lab.trace import ErrorRecorder, Trace
 from genprior.loop.solve import solve
+from genprior.loop.starts import candidates
 from genprior.losses import LeastSquares
 from genprior.models.bundled import load_generator
 from genprior.operators import Gaussian
@@ -87,6 +88,7 @@ def run_demo(
     y = operator(digits)
     problem = Problem(generator, loss=LeastSquares(operator, y))
     solve(problem, Adam(), stop=MaxSteps(3), progress=False)  # warm-up: the first passes of a process are slow
+    z0 = candidates(problem, pictures, _validate.whole("restarts", restarts), seed)
     runs = []
     for name, solver in demo_solvers().items():
         announce(name)
@@ -95,8 +97,7 @@ def run_demo(
             problem,
             solver,
             stop=Seconds(seconds),
-            restarts=restarts,
-            seed=seed,
+            z0=z0,
             patience=_NO_LIMIT,
             callbacks=[record],
             progress=False,

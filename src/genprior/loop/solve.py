@@ -101,7 +101,7 @@ def solve(
         threads. Without a ``batch_size`` each worker gets one batch. ``callbacks`` cannot watch workers, a limit in seconds is
         then one on the clock on the wall, and ``result.seconds`` adds up what all workers used.
 
-    Ctrl-C returns the best so far.
+    Ctrl-C returns the best so far, once the search has begun.
 
     Examples
     --------

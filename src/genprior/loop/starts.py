@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from genprior import _batch, _random
-from genprior.generators import Generator
+from genprior.generators import Generator, Passes
 from genprior.generators.pool import BLOCK, latents_of_pool
 from genprior.problem import Problem
 
@@ -72,6 +72,17 @@ def nearest(problem: Problem, items: int, most: int, seed: int) -> Starts | None
     pool = generator.pool(affordable, seed, rows=items)
     scores = torch.cat([part.start_scores(pool.signals, part.batch or items) for part in _parts(problem, items)])
     return Starts(pool.latents, scores.argsort(dim=1, stable=True)[:, :most])
+
+
+def candidates(problem: Problem, items: int, each: int, seed: int) -> Tensor:
+    """``(items, each, *latent_shape)``: where ``solve`` with so many restarts and without a limit begins, as a ``z0``.
+
+    For comparisons, in which no method pays for the pool.
+    """
+    found = nearest(problem.counting(Passes()), items, each, seed)
+    assert found is not None, "nothing is limited"
+    chosen = found.of(torch.arange(items, device=found.order.device), 0, each)
+    return chosen.reshape(items, each, *chosen.shape[1:])
 
 
 def _affordable(generator: Generator, wanted: int, items: int) -> int:
