@@ -66,7 +66,16 @@ class Recipe:
         words = ["genprior", *self.damage.command(self.truth.shape[1:], self.image_file)]
         words += ["--generator", self.generator, "--solver", registry.SOLVERS[solver].name]
         words += ["--restarts", str(self.restarts)]
-        words += ["--time", f"{seconds:g}", "--patience", str(PATIENCE), "--seed", str(self.seed)]
+        words += [
+            "--time",
+            f"{seconds:g}",
+            "--patience",
+            str(PATIENCE),
+            "--settle-after",
+            "0",
+            "--seed",
+            str(self.seed),
+        ]
         return shlex.join([*words, "--out", "recovered"])
 
     def script(self, solver: str | None = None, seconds: float | None = None) -> str:

@@ -141,6 +141,8 @@ class Recovery:
     steps: int | None = None
     patience: int | None = None
     """Steps without progress after which an item counts as stalled and stops."""
+    settle_after: int = 20
+    """As for :func:`genprior.solve`."""
     batch_size: int = 64
     seed: int = 0
     device: str = "cpu"
@@ -167,6 +169,7 @@ class Recovery:
             _validate.whole("steps", self.steps)
         if self.patience is not None:
             _validate.whole("patience", self.patience)
+        _validate.whole("settle_after", self.settle_after, 0)
         solver_named(self.solver)
         if self.restarts is not None:
             _validate.whole("restarts", self.restarts)

@@ -154,6 +154,7 @@ class Solver:
             restarts=job.restarts,
             seed=job.seed,
             patience=job.patience,
+            settle_after=job.settle_after,
             callbacks=[Reporter(self.place.on_progress, len(numbers), done, rule)],
             progress=False,
         )

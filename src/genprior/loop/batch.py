@@ -189,7 +189,8 @@ class Batch(Generic[S]):
         checked = ends | all_rows
         broken = self.rows.broken(solver, options.divergence)
         hopeless = checked & (self.rows.unfit | (broken & (self.rows.rollbacks >= options.divergence.most_rollbacks)))
-        stalled = checked & ~broken & self.rows.stalled(step, options.patience)
+        at_rest = self.rows.at_rest(step, options.settle_after, options.progress)
+        stalled = checked & ~broken & (self.rows.stalled(step, options.patience) | at_rest)
         within = checked & ~broken & self.rows.within(options.tolerance) & (ends | (step >= self.rows.proof_due))
         culled = self._culled() if all_rows else torch.zeros_like(ends)
         over = (verdict == int(Status.OUT_OF_TIME)) | (verdict == int(Status.OUT_OF_PASSES))

@@ -21,7 +21,7 @@ from genprior._journal import Damaged, Journal, OtherFormat, OtherJob, Record
 from genprior.loop.finished import Finished
 
 _NAME = "genprior-checkpoint-"
-_FORMAT = f"{_NAME}9"
+_FORMAT = f"{_NAME}10"
 
 Stored = tuple[dict[str, Tensor], dict[str, Any]]
 

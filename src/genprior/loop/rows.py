@@ -133,6 +133,8 @@ class Marks:
     score: Tensor
     residual: Tensor
     step: Tensor
+    lowered: Tensor
+    """The step at which its score last made progress."""
     level: Tensor
     """The best score when it last fell clearly."""
     fell: Tensor
@@ -149,6 +151,7 @@ class Marks:
             torch.where(better_score, best, self.score),
             torch.where(better_residual, residual, self.residual),
             torch.where(better_score | better_residual, step, self.step),
+            torch.where(better_score, step, self.lowered),
             torch.where(fell, best, self.level),
             torch.where(fell, step, self.fell),
         )
@@ -190,7 +193,7 @@ class Rows(Generic[S]):
             index=torch.arange(len(z), device=z.device),
             state=state,
             best=replace(Best.of(state), score=torch.where(state.score.isfinite(), state.score, torch.inf)),
-            marks=Marks(state.score, torch.full_like(zero, torch.inf), begun, state.score, begun),
+            marks=Marks(state.score, torch.full_like(zero, torch.inf), begun, begun, state.score, begun),
             primal_residual=zero,
             stationarity=torch.full_like(zero, torch.inf),
             size=size,
@@ -242,7 +245,11 @@ class Rows(Generic[S]):
         return replace(
             self,
             state=_tree.put(self.state, index, fresh),
-            marks=replace(self.marks, step=torch.where(broken, step, self.marks.step)),
+            marks=replace(
+                self.marks,
+                step=torch.where(broken, step, self.marks.step),
+                lowered=torch.where(broken, step, self.marks.lowered),
+            ),
             rollbacks=self.rollbacks + broken.to(self.rollbacks.dtype),
         )
 
@@ -287,6 +294,12 @@ class Rows(Generic[S]):
     def stalled(self, step: int, patience: int) -> Tensor:
         """No progress for ``patience`` steps."""
         return step - self.marks.step >= patience
+
+    def at_rest(self, step: int, settle_after: int, rule: Progress) -> Tensor:
+        """Near a minimum, and no progress of the objective for ``settle_after`` steps; 0 of them: never."""
+        if settle_after == 0:
+            return torch.zeros_like(self.unfit)
+        return self.settled(rule) & (step - self.marks.lowered >= settle_after)
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ class Options:
     patience: int
     restarts: Restarts = field(default_factory=Restarts)
     cull_after: int = 25
+    settle_after: int = 0
     check_every: int = 10
     progress: Progress = field(default_factory=Progress)
     divergence: Divergence = field(default_factory=Divergence)
@@ -56,6 +57,7 @@ class Options:
     def __post_init__(self) -> None:
         for name in ("patience", "cull_after", "check_every"):
             _validate.whole(name, getattr(self, name))
+        _validate.whole("settle_after", self.settle_after, 0)
         _validate.number("tolerance", self.tolerance, least=0)
 
 
