@@ -19,14 +19,13 @@ from genprior.generators.derivatives import Evaluation, Linearised, OnlyGradient
 from genprior.generators.faster import quick_copy
 from genprior.generators.latents import LatentDistribution, Normal
 from genprior.generators.passes import (
-    POINTS,
-    PULLBACKS,
     OutOfTime,
     Passes,
     Preconditioner,
     Remembered,
     affordable,
     mean_gram,
+    worthwhile,
 )
 from genprior.generators.pool import BLOCK, Pool, extended, most_samples
 
@@ -100,10 +99,9 @@ class Generator:
             )
         self.speedups: tuple[str, ...] = ()
         self.passes = Passes()
-        self._given = None if preconditioner is None else self._checked_preconditioner(preconditioner)
+        self._given = None if preconditioner is None else Preconditioner(self._checked_preconditioner(preconditioner))
         self._given_for = "" if preconditioner is None else contents_of(self.module)
         self._known = Remembered()
-        self.forget()
 
     def __call__(self, z: Tensor) -> Tensor:
         """``G(z)``: one forward pass, differentiable with respect to ``z``."""
@@ -181,7 +179,6 @@ class Generator:
         other = self.with_module(module)
         if self._given is not None and self._given_for == contents_of(self.module):
             other._given, other._given_for = self._given, contents_of(other.module)
-            other.forget()
         if compile:
             other._run = torch.compile(other.module)
         other.speedups = (*speedups, "compiled") if compile else speedups
@@ -245,23 +242,34 @@ class Generator:
     def preconditioner(self) -> Preconditioner:
         """``E[DG(z)^T DG(z)]`` over the latent distribution: how much latent directions change the signal.
 
-        The given one, if there is one; otherwise estimated by a few passes and cached until the module's contents change.
-        A run whose limit does not allow for these passes uses a rougher estimate of its own. Within a run it is constant.
+        The given one, if there is one; otherwise estimated by a few passes and cached until the module's contents change. In
+        a run the passes are at most about 15% of those that its searches usually take, and of its limits: the estimate for a
+        few items is rougher, and theirs alone. Within a run it is constant.
         """
         if self.passes.preconditioner is not None:
             return self.passes.preconditioner
         self._follow()
-        contents, known = contents_of(self.module), self._known
-        if known.preconditioner is None or known.contents != contents:
-            points, pullbacks = affordable(self.passes)
-            found = Preconditioner(mean_gram(self, points, pullbacks))
-            if (points, pullbacks) != (POINTS, PULLBACKS):
-                self.passes.preconditioner = found
-                return found
-            known.preconditioner, known.contents = found, contents
+        contents = contents_of(self.module)
+        given = self._given if self._given_for == contents else None
+        found = self._estimated(contents) if given is None else given
         if self.passes.of_a_run:
-            self.passes.preconditioner = known.preconditioner
-        return known.preconditioner
+            self.passes.preconditioner = found
+        return found
+
+    def _estimated(self, contents: str) -> Preconditioner:
+        """The estimate whose cost suits the run, remembered by its size."""
+        known, passes = self._known, self.passes
+        if known.contents != contents:
+            known.preconditioners, known.contents = {}, contents
+        size = worthwhile(passes.rows)
+        if size not in known.preconditioners:
+            points, pullbacks = size = affordable(passes, size)
+            forwards, backwards = passes.counts()
+            known.preconditioners[size] = Preconditioner(mean_gram(self, points, pullbacks))
+            if passes.of_a_run:  # counted in passes of its batches
+                batches = math.ceil(points / passes.rows)
+                passes.recount(forwards + batches, backwards + batches * pullbacks)
+        return known.preconditioners[size]
 
     def pool(self, count: int, seed: int = 0, *, rows: int = 1) -> Pool:
         """Samples to choose starts from, at least ``count`` unless memory forbids: the first ones of every larger pool.
@@ -296,14 +304,13 @@ class Generator:
     @property
     def given_preconditioner(self) -> Tensor | None:
         """The matrix given with the generator, if there was one."""
-        return self._given
+        return None if self._given is None else self._given.matrix
 
     def forget(self) -> None:
         """Drop the estimated preconditioner and the pool: for benchmarks in which every run makes its own passes."""
         self._known.pool = None
         self.passes.preconditioner = None
-        self._known.preconditioner = None if self._given is None else Preconditioner(self._given)
-        self._known.contents = self._given_for
+        self._known.preconditioners = {}
 
     def sample_latent(self, count: int, seed: int = 0) -> Tensor:
         """Draw ``count`` latents, the same on every device; never the starts of a search, whatever its seed."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,12 @@ _NEXT_TO_NOTHING = 1e-9
 """Least rest of a limit, in seconds or passes, so that shares of it are finite."""
 POINTS, PULLBACKS = 32, 8
 """Latents of a full estimate, and random cotangents at each: 256 vectors in one forward and eight backward passes."""
+_ROUGHER = ((32, 4), (16, 4), (16, 2), (8, 2), (4, 2), (2, 2), (1, 2), (1, 1))
+"""Latents and cotangents of rougher estimates: each has half as many vectors as the one before."""
+_USUAL = 100
+"""Passes of a usual search, forward and backward."""
+_MOST_OF_SEARCH = 0.15
+"""Share of the passes of all rows of a usual search that an estimate may take."""
 _LARGEST = 2**23
 """Most values of a batch of signals in one pass, to bound the memory."""
 _LEAST_MODE = 1e-12
@@ -55,6 +61,8 @@ class Passes:
     """By this clock."""
     most: float = math.inf
     """Forward and backward passes, added up."""
+    rows: float = math.inf
+    """Searches of the run: its items, times the starts of each. Infinite outside of runs."""
     started: bool = False
     """Whether the starts are evaluated: from then on no pass begins after the time limit."""
     per_item: float = 0.0
@@ -145,9 +153,10 @@ class Preconditioner:
 class Remembered:
     """Cached facts about a module, shared by all copies of its generator."""
 
-    preconditioner: Preconditioner | None = None
+    preconditioners: dict[tuple[int, int], Preconditioner] = field(default_factory=dict)
+    """By the numbers of points and pullbacks from which they were estimated."""
     contents: str = ""
-    """Digest of the module's contents from which it was computed."""
+    """Digest of the module's contents from which they were computed."""
     no_jacobian: str | None = None
     """Why the module has no Jacobian, once known."""
     pool: Pool | None = None
@@ -156,21 +165,24 @@ class Remembered:
     """Digest of the module's contents, and the seed, with which they were drawn."""
 
 
-def affordable(passes: Passes) -> tuple[int, int]:
-    """How many points and pullbacks a run can afford: fewer pullbacks first, then fewer points, at least one of each."""
-    for points, pullbacks in (
-        (POINTS, PULLBACKS),
-        (POINTS, 4),
-        (POINTS, 2),
-        (POINTS, 1),
-        (16, 1),
-        (8, 1),
-        (4, 1),
-        (2, 1),
-    ):
-        if passes.share(1, pullbacks, points) <= _MOST_OF_BUDGET:
+def worthwhile(rows: float) -> tuple[int, int]:
+    """Points and pullbacks of the preconditioner for a run of so many rows: as many as cost little beside its searches.
+
+    Each point takes one forward and ``pullbacks`` backward passes of one row. The rule asks no clock: runs can be repeated.
+    """
+    for points, pullbacks in ((POINTS, PULLBACKS), *_ROUGHER):
+        if points * (1 + pullbacks) <= _MOST_OF_SEARCH * _USUAL * rows:
             return points, pullbacks
-    return 1, 1
+    return _ROUGHER[-1]
+
+
+def affordable(passes: Passes, wanted: tuple[int, int]) -> tuple[int, int]:
+    """As many points and pullbacks as the run's limits allow for, at most the wanted ones, and at least one of each."""
+    for points, pullbacks in (wanted, *(size for size in _ROUGHER if size < wanted)):
+        rows = min(points, passes.rows)
+        if passes.share(points / rows, pullbacks * points / rows, math.ceil(rows)) <= _MOST_OF_BUDGET:
+            return points, pullbacks
+    return _ROUGHER[-1]
 
 
 def mean_gram(generator: Generator, points: int = POINTS, pullbacks: int = PULLBACKS) -> Tensor:

@@ -143,7 +143,7 @@ class Run(Generic[S]):
 
     def batch(self, first: int, stop: StopRule, preconditioner: Preconditioner | None) -> Batch[S]:
         """The items from ``first`` on, at their first starts or where they were stored."""
-        passes = Passes(preconditioner=preconditioner)
+        passes = Passes(preconditioner=preconditioner, rows=self.items * self.options.restarts.rounds[0])
         stored = self.keeper.running()
         if stored is not None:
             return Batch.resume(stored, self, first, stop, passes)
