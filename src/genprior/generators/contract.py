@@ -18,16 +18,15 @@ from genprior.generators.alias import contents_of, follow, frozen_alias, place_o
 from genprior.generators.derivatives import Evaluation, Linearised, OnlyGradients, jacobian, pushed
 from genprior.generators.faster import quick_copy
 from genprior.generators.latents import LatentDistribution, Normal
-from genprior.generators.passes import (
-    OutOfTime,
-    Passes,
+from genprior.generators.passes import OutOfTime, Passes, Remembered
+from genprior.generators.pool import BLOCK, Pool, extended, most_samples
+from genprior.generators.preconditioner import (
     Preconditioner,
-    Remembered,
+    ScaledIdentity,
     affordable,
-    mean_gram,
+    estimated,
     worthwhile,
 )
-from genprior.generators.pool import BLOCK, Pool, extended, most_samples
 
 _CHECK = "check latent_shape, and the module itself"
 
@@ -239,9 +238,10 @@ class Generator:
         self._check_latent(z)
         return Linearised(self, z)
 
-    def preconditioner(self) -> Preconditioner:
+    def preconditioner(self) -> Preconditioner | ScaledIdentity:
         """``E[DG(z)^T DG(z)]`` over the latent distribution: how much latent directions change the signal.
 
+        A matrix up to a latent dimension of 1024, above it a multiple of the identity with the same trace.
         The given one, if there is one; otherwise estimated by a few passes and cached until the module's contents change. In
         a run the passes are at most about 15% of those that its searches usually take, and of its limits: the estimate for a
         few items is rougher, and theirs alone. Within a run it is constant.
@@ -256,16 +256,16 @@ class Generator:
             self.passes.preconditioner = found
         return found
 
-    def _estimated(self, contents: str) -> Preconditioner:
+    def _estimated(self, contents: str) -> Preconditioner | ScaledIdentity:
         """The estimate whose cost suits the run, remembered by its size."""
         known, passes = self._known, self.passes
         if known.contents != contents:
             known.preconditioners, known.contents = {}, contents
-        size = worthwhile(passes.rows)
+        size = worthwhile(self, passes.rows)
         if size not in known.preconditioners:
             points, pullbacks = size = affordable(passes, size)
             forwards, backwards = passes.counts()
-            known.preconditioners[size] = Preconditioner(mean_gram(self, points, pullbacks))
+            known.preconditioners[size] = estimated(self, points, pullbacks)
             if passes.of_a_run:  # counted in passes of its batches
                 batches = math.ceil(points / passes.rows)
                 passes.recount(forwards + batches, backwards + batches * pullbacks)

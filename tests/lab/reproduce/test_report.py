@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from genprior import cli
-from genprior.generators.passes import mean_gram
+from genprior.generators.preconditioner import mean_gram
 from genprior.lab.reports.reproduction import claim_row, grids, races, render, sections, theory
 from genprior.lab.reproduce import compressive_sensing as sensing
 from genprior.lab.reproduce.claims import FAILS, HOLDS, NOT_JUDGED, PARTLY, UNDECIDED, Claim
