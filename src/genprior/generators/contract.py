@@ -21,11 +21,13 @@ from genprior.generators.latents import LatentDistribution, Normal
 from genprior.generators.passes import OutOfTime, Passes, Remembered
 from genprior.generators.pool import BLOCK, Pool, extended, most_samples
 from genprior.generators.preconditioner import (
+    IN_A_RUN,
+    POINTS,
+    PULLBACKS,
     Preconditioner,
     ScaledIdentity,
     affordable,
     estimated,
-    worthwhile,
 )
 
 _CHECK = "check latent_shape, and the module itself"
@@ -242,9 +244,8 @@ class Generator:
         """``E[DG(z)^T DG(z)]`` over the latent distribution: how much latent directions change the signal.
 
         A matrix up to a latent dimension of 1024, above it a multiple of the identity with the same trace.
-        The given one, if there is one; otherwise estimated by a few passes and cached until the module's contents change. In
-        a run the passes are at most about 15% of those that its searches usually take, and of its limits: the estimate for a
-        few items is rougher, and theirs alone. Within a run it is constant.
+        The given one, if there is one; otherwise estimated and cached until the module's contents change: from 256 random
+        vectors, in a run from 8, or fewer where its limits are tight. Within a run it is constant.
         """
         if self.passes.preconditioner is not None:
             return self.passes.preconditioner
@@ -257,13 +258,13 @@ class Generator:
         return found
 
     def _estimated(self, contents: str) -> Preconditioner | ScaledIdentity:
-        """The estimate whose cost suits the run, remembered by its size."""
+        """An estimate, remembered by its size."""
         known, passes = self._known, self.passes
         if known.contents != contents:
             known.preconditioners, known.contents = {}, contents
-        size = worthwhile(self, passes.rows)
+        size = IN_A_RUN if passes.of_a_run else (POINTS, PULLBACKS)
         if size not in known.preconditioners:
-            points, pullbacks = size = affordable(passes, size)
+            points, pullbacks = size = affordable(passes) if passes.of_a_run else size
             forwards, backwards = passes.counts()
             known.preconditioners[size] = estimated(self, points, pullbacks)
             if passes.of_a_run:  # counted in passes of its batches

@@ -42,7 +42,7 @@ class Passes:
     most: float = math.inf
     """Forward and backward passes, added up."""
     rows: float = math.inf
-    """Searches of the run: its items, times the starts of each. Infinite outside of runs."""
+    """Searches of the run, in whose passes preparations are counted. Infinite outside of runs."""
     started: bool = False
     """Whether the starts are evaluated: from then on no pass begins after the time limit."""
     per_item: float = 0.0

@@ -23,14 +23,13 @@ if TYPE_CHECKING:
 
 POINTS, PULLBACKS = 32, 8
 """Latents of a full estimate, and random cotangents at each: 256 vectors in one forward and eight backward passes."""
-_ROUGHER = ((32, 4), (16, 4), (16, 2), (8, 2), (4, 2), (2, 2), (1, 2), (1, 1))
-"""Latents and cotangents of rougher estimates: each has half as many vectors as the one before."""
-_FOR_THE_MEAN = (4, 2)
-"""Enough for the mean eigenvalue: the vectors are long."""
-_USUAL = 100
-"""Passes of a usual search, forward and backward."""
-_MOST_OF_SEARCH = 0.15
-"""Share of the passes of all rows of a usual search that an estimate may take."""
+IN_A_RUN = (4, 2)
+"""Those of a run: 8 vectors, for as many passes of one row as six iterations of one item take.
+
+The same for any number of items, so that an item runs as if alone. More vectors save few passes, and cost one item more.
+"""
+_ROUGHER = ((2, 2), (1, 2), (1, 1))
+"""Where limits are tight."""
 _MOST_OF_BUDGET = 0.15
 """Share of a run's limit that an estimate may take."""
 LARGEST_DENSE = 1024
@@ -93,22 +92,9 @@ def has_matrix(generator: Generator) -> bool:
 # -- estimates ---------------------------------------------------------------------------------------------------------
 
 
-def worthwhile(generator: Generator, rows: float) -> tuple[int, int]:
-    """Points and pullbacks of the preconditioner for a run of so many rows: as many as cost little beside its searches.
-
-    Each point takes one forward and ``pullbacks`` backward passes of one row. The rule asks no clock: runs can be repeated. A
-    mean eigenvalue needs fewer than a matrix.
-    """
-    sizes = ((POINTS, PULLBACKS), *_ROUGHER)
-    for points, pullbacks in sizes if has_matrix(generator) else sizes[sizes.index(_FOR_THE_MEAN) :]:
-        if points * (1 + pullbacks) <= _MOST_OF_SEARCH * _USUAL * rows:
-            return points, pullbacks
-    return _ROUGHER[-1]
-
-
-def affordable(passes: Passes, wanted: tuple[int, int]) -> tuple[int, int]:
-    """As many points and pullbacks as the run's limits allow for, at most the wanted ones, and at least one of each."""
-    for points, pullbacks in (wanted, *(size for size in _ROUGHER if size < wanted)):
+def affordable(passes: Passes) -> tuple[int, int]:
+    """As many points and pullbacks as the run's limits allow for, at least one of each."""
+    for points, pullbacks in (IN_A_RUN, *_ROUGHER):
         rows = min(points, passes.rows)
         if passes.share(points / rows, pullbacks * points / rows, math.ceil(rows)) <= _MOST_OF_BUDGET:
             return points, pullbacks

@@ -38,9 +38,9 @@ class Auto(Choice):
 
     The choice depends on the problem alone, never on measured times, so that runs can be repeated and resumed.
 
-    Its constants are the generator's preconditioner ``E[DG^T DG]`` (estimated by passes that cost at most about 15% of the
-    searches of all items; none where it came with the generator), the scale of A on the first signal and the natural size of
-    R. ``result.plan`` says what was chosen, and why.
+    Its constants are the generator's preconditioner ``E[DG^T DG]`` (estimated by as many passes as six iterations of one
+    item; none where it came with the generator), the scale of A on the first signal and the natural size of R.
+    ``result.plan`` says what was chosen, and why.
 
     Examples
     --------
