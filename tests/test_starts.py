@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import genprior as gp
+from genprior.generators import Passes
 from genprior.generators import pool as pools
 from genprior.loop.restarts import Restarts
 from genprior.loop.starts import Starts, nearest
@@ -82,6 +83,20 @@ def test_no_sample_of_a_pool_is_one_of_sample_latent():
     for seed in range(5):
         drawn = torch.cat([G.sample_latent(64, other) for other in range(5)])
         assert float(torch.cdist(G.pool(64, seed).latents, drawn).min()) > 0
+
+
+def test_a_single_item_looks_at_few_samples_and_has_starts_for_all_rounds():
+    problem = hard_problem(items=1)
+    passes = Passes()
+    found = nearest(problem.counting(passes), 1, Restarts().most, 0)
+    assert passes.forwards == pools.BLOCK < Restarts().most == found.order.shape[1]
+    pool = problem.generator.pool(32, 0)
+    known = problem.start_scores(pool.signals[: pools.BLOCK], 1).argsort(dim=1)
+    assert torch.equal(found.order[:, : pools.BLOCK], known)
+    assert found.order[0, pools.BLOCK :].tolist() == list(range(pools.BLOCK, Restarts().most))
+    assert torch.equal(found.latents, pool.latents), "those that were not looked at are the pool's next ones"
+    again = Starts.drawn(problem.generator, found.order, 0)
+    assert torch.equal(again.latents, found.latents)
 
 
 # -- which candidates come first ---------------------------------------------------------------------------------------
@@ -257,10 +272,13 @@ def test_what_a_later_round_says_is_true_of_its_answer():
 
 
 def test_steps_are_limited_over_all_rounds():
-    free = gp.solve(hard_problem(), progress=False)
-    limit = int(free.steps.max()) - 5
-    found = gp.solve(hard_problem(), stop=gp.MaxSteps(limit), progress=False)
-    assert int(found.steps.max()) == limit
+    free, limited = [], []
+    gp.solve(hard_problem(), callbacks=[lambda view: free.append(view.step)], progress=False)
+    limit = max(free) - 5
+    found = gp.solve(
+        hard_problem(), stop=gp.MaxSteps(limit), callbacks=[lambda view: limited.append(view.step)], progress=False
+    )
+    assert max(limited) == limit and int(found.steps.max()) <= limit
     quick = gp.solve(hard_problem(), stop=gp.MaxSteps(4), progress=False)
     assert quick.starts.tolist() == [1] * 8, "stopped by the limit, not at a bad minimum"
 

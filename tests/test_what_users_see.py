@@ -26,7 +26,7 @@ def test_callbacks_see_every_step_of_every_item_and_the_best_so_far(solver):
         for row, item in enumerate(view.items.tolist()):
             last[item] = (view.step, view.best_objective[row].clone(), view.best_signal[row].clone())
 
-    result = gp.solve(problem, solver, stop=gp.MaxSteps(120), callbacks=[see])
+    result = gp.solve(problem, solver, stop=gp.MaxSteps(120), callbacks=[see], restarts=1)
     for item in range(4):
         step, objective, signal = last[item]
         assert step == int(result.steps[item]), "also the step that ended the item"

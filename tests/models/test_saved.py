@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import genprior as gp
-from genprior.generators.passes import mean_gram
+from genprior.generators.preconditioner import mean_gram
 from genprior.models import saved
 from genprior.models.bundled import store_preconditioner
 from genprior.models.classifiers import ConvClassifier

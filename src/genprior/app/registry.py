@@ -46,7 +46,7 @@ def generator(name: str) -> Generator:
 @cache
 def _generator(name: str) -> Generator:
     loaded = bundled.load_generator(name)
-    _ = loaded.preconditioner().modes
+    _ = loaded.preconditioner().values
     return loaded
 
 

@@ -3,7 +3,8 @@
 from genprior.generators.contract import Generator
 from genprior.generators.derivatives import Evaluation
 from genprior.generators.latents import LatentDistribution, Normal, TruncatedNormal, Uniform
-from genprior.generators.passes import OutOfTime, Passes, Preconditioner
+from genprior.generators.passes import OutOfTime, Passes
+from genprior.generators.preconditioner import Preconditioner, ScaledIdentity
 
 __all__ = [
     "Evaluation",
@@ -13,6 +14,7 @@ __all__ = [
     "OutOfTime",
     "Passes",
     "Preconditioner",
+    "ScaledIdentity",
     "TruncatedNormal",
     "Uniform",
 ]

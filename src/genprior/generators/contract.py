@@ -18,17 +18,17 @@ from genprior.generators.alias import contents_of, follow, frozen_alias, place_o
 from genprior.generators.derivatives import Evaluation, Linearised, OnlyGradients, jacobian, pushed
 from genprior.generators.faster import quick_copy
 from genprior.generators.latents import LatentDistribution, Normal
-from genprior.generators.passes import (
+from genprior.generators.passes import OutOfTime, Passes, Remembered
+from genprior.generators.pool import BLOCK, Pool, extended, most_samples
+from genprior.generators.preconditioner import (
+    IN_A_RUN,
     POINTS,
     PULLBACKS,
-    OutOfTime,
-    Passes,
     Preconditioner,
-    Remembered,
+    ScaledIdentity,
     affordable,
-    mean_gram,
+    estimated,
 )
-from genprior.generators.pool import BLOCK, Pool, extended, most_samples
 
 _CHECK = "check latent_shape, and the module itself"
 
@@ -100,10 +100,9 @@ class Generator:
             )
         self.speedups: tuple[str, ...] = ()
         self.passes = Passes()
-        self._given = None if preconditioner is None else self._checked_preconditioner(preconditioner)
+        self._given = None if preconditioner is None else Preconditioner(self._checked_preconditioner(preconditioner))
         self._given_for = "" if preconditioner is None else contents_of(self.module)
         self._known = Remembered()
-        self.forget()
 
     def __call__(self, z: Tensor) -> Tensor:
         """``G(z)``: one forward pass, differentiable with respect to ``z``."""
@@ -181,7 +180,6 @@ class Generator:
         other = self.with_module(module)
         if self._given is not None and self._given_for == contents_of(self.module):
             other._given, other._given_for = self._given, contents_of(other.module)
-            other.forget()
         if compile:
             other._run = torch.compile(other.module)
         other.speedups = (*speedups, "compiled") if compile else speedups
@@ -242,26 +240,37 @@ class Generator:
         self._check_latent(z)
         return Linearised(self, z)
 
-    def preconditioner(self) -> Preconditioner:
+    def preconditioner(self) -> Preconditioner | ScaledIdentity:
         """``E[DG(z)^T DG(z)]`` over the latent distribution: how much latent directions change the signal.
 
-        The given one, if there is one; otherwise estimated by a few passes and cached until the module's contents change.
-        A run whose limit does not allow for these passes uses a rougher estimate of its own. Within a run it is constant.
+        A matrix up to a latent dimension of 1024, above it a multiple of the identity with the same trace.
+        The given one, if there is one; otherwise estimated and cached until the module's contents change: from 256 random
+        vectors, in a run from 8, or fewer where its limits are tight. Within a run it is constant.
         """
         if self.passes.preconditioner is not None:
             return self.passes.preconditioner
         self._follow()
-        contents, known = contents_of(self.module), self._known
-        if known.preconditioner is None or known.contents != contents:
-            points, pullbacks = affordable(self.passes)
-            found = Preconditioner(mean_gram(self, points, pullbacks))
-            if (points, pullbacks) != (POINTS, PULLBACKS):
-                self.passes.preconditioner = found
-                return found
-            known.preconditioner, known.contents = found, contents
+        contents = contents_of(self.module)
+        given = self._given if self._given_for == contents else None
+        found = self._estimated(contents) if given is None else given
         if self.passes.of_a_run:
-            self.passes.preconditioner = known.preconditioner
-        return known.preconditioner
+            self.passes.preconditioner = found
+        return found
+
+    def _estimated(self, contents: str) -> Preconditioner | ScaledIdentity:
+        """An estimate, remembered by its size."""
+        known, passes = self._known, self.passes
+        if known.contents != contents:
+            known.preconditioners, known.contents = {}, contents
+        size = IN_A_RUN if passes.of_a_run else (POINTS, PULLBACKS)
+        if size not in known.preconditioners:
+            points, pullbacks = size = affordable(passes) if passes.of_a_run else size
+            forwards, backwards = passes.counts()
+            known.preconditioners[size] = estimated(self, points, pullbacks)
+            if passes.of_a_run:  # counted in passes of its batches
+                batches = math.ceil(points / passes.rows)
+                passes.recount(forwards + batches, backwards + batches * pullbacks)
+        return known.preconditioners[size]
 
     def pool(self, count: int, seed: int = 0, *, rows: int = 1) -> Pool:
         """Samples to choose starts from, at least ``count`` unless memory forbids: the first ones of every larger pool.
@@ -296,14 +305,13 @@ class Generator:
     @property
     def given_preconditioner(self) -> Tensor | None:
         """The matrix given with the generator, if there was one."""
-        return self._given
+        return None if self._given is None else self._given.matrix
 
     def forget(self) -> None:
         """Drop the estimated preconditioner and the pool: for benchmarks in which every run makes its own passes."""
         self._known.pool = None
         self.passes.preconditioner = None
-        self._known.preconditioner = None if self._given is None else Preconditioner(self._given)
-        self._known.contents = self._given_for
+        self._known.preconditioners = {}
 
     def sample_latent(self, count: int, seed: int = 0) -> Tensor:
         """Draw ``count`` latents, the same on every device; never the starts of a search, whatever its seed."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from genprior import _validate
 from genprior._progress import Bar
 from genprior.engines import Engine
-from genprior.generators import Passes, Preconditioner
+from genprior.generators import Passes, Preconditioner, ScaledIdentity
 from genprior.history import History, Recorder
 from genprior.loop.batch import Batch, Round, limited
 from genprior.loop.checkpoint import Keeper
@@ -102,7 +102,7 @@ class Run(Generic[S]):
 
     def _take_here(self, ahead: range) -> None:
         done = self.done
-        preconditioner: Preconditioner | None = None
+        preconditioner: Preconditioner | ScaledIdentity | None = None
         interrupted = False
         for left, first in zip(range(len(ahead), 0, -1), ahead, strict=True):
             stop = self.options.stop.share(sum(part.seconds for part in done), left)
@@ -114,7 +114,12 @@ class Run(Generic[S]):
                 interrupted = self._stored()
 
     def solved(
-        self, first: int, stop: StopRule, preconditioner: Preconditioner | None, *, interrupted: bool = False
+        self,
+        first: int,
+        stop: StopRule,
+        preconditioner: Preconditioner | ScaledIdentity | None,
+        *,
+        interrupted: bool = False,
     ) -> tuple[Batch[S], bool]:
         """The items from ``first`` on, in as many rounds as pay; and whether the run was interrupted."""
         try:
@@ -143,9 +148,9 @@ class Run(Generic[S]):
         keeper, bar = Keeper(None), ProgressBar(False, self.items)
         return replace(self, callbacks=(), keeper=keeper, bar=bar, done=[], engine=None)
 
-    def batch(self, first: int, stop: StopRule, preconditioner: Preconditioner | None) -> Batch[S]:
+    def batch(self, first: int, stop: StopRule, preconditioner: Preconditioner | ScaledIdentity | None) -> Batch[S]:
         """The items from ``first`` on, at their first starts or where they were stored."""
-        passes = Passes(preconditioner=preconditioner)
+        passes = Passes(preconditioner=preconditioner, rows=self.items * self.options.restarts.rounds[0])
         stored = self.keeper.running()
         if stored is not None:
             return Batch.resume(stored, self, first, stop, passes)

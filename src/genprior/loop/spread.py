@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Generic
 import torch
 
 from genprior.engines import Batches, Crew, Engine, EngineError, Place, Poisoned
-from genprior.generators import Preconditioner
+from genprior.generators import Preconditioner, ScaledIdentity
 from genprior.loop.finished import Finished
 from genprior.solvers.base import S
 from genprior.stopping import StopRule
@@ -37,7 +37,7 @@ class RunWork(Generic[S]):
 
     def open(self, place: Place) -> Callable[[Share], Finished]:
         """Solve one batch after the other; a worker estimates the preconditioner once, as a run does."""
-        known: list[Preconditioner | None] = [None]
+        known: list[Preconditioner | ScaledIdentity | None] = [None]
 
         def solve(share: Share) -> Finished:
             with torch.inference_mode(False), torch.no_grad():

@@ -21,9 +21,7 @@ from genprior.problem import Problem
 SAMPLES = 512
 """Most samples of a pool: 4096 solve hardly more items."""
 _PER_ITEM = 16
-"""Samples for each item of the run: looking then costs as much as about five iterations, at most."""
-_LEAST = 32
-"""Least samples where there are few items."""
+"""Samples for each item of the run: looking then costs as much as about eight iterations, at most."""
 _MOST_OF_BUDGET = 0.15
 """Share of a run's limits that looking may take."""
 
@@ -62,16 +60,21 @@ def nearest(problem: Problem, items: int, most: int, seed: int) -> Starts | None
     """For every item, the ``most`` samples of the generator's pool that fit it best; None where limits forbid a pool.
 
     The passes are counted and limited by those of the problem's generator. The candidates of an item depend on the seed, its
-    data, and on how many items there are: up to 32 of them, the pool grows with their number.
+    data, and on how many items there are: up to 32 of them, the pool grows with their number. Where more are wanted than
+    it has, samples whose measurements are not known follow.
     """
     generator = problem.generator
-    wanted = min(SAMPLES, max(_LEAST, _PER_ITEM * items, most))
-    affordable = _affordable(generator, wanted, items)
+    affordable = _affordable(generator, min(SAMPLES, _PER_ITEM * items), items)
     if affordable < BLOCK:
         return None
     pool = generator.pool(affordable, seed, rows=items)
     scores = torch.cat([part.start_scores(pool.signals, part.batch or items) for part in _parts(problem, items)])
-    return Starts(pool.latents, scores.argsort(dim=1, stable=True)[:, :most])
+    order, latents = scores.argsort(dim=1, stable=True), pool.latents
+    if most > len(pool):
+        samples = -(-most // BLOCK) * BLOCK
+        latents = torch.cat([latents, latents_of_pool(generator, samples, seed, len(pool))])
+        order = torch.cat([order, torch.arange(len(pool), samples, device=order.device).expand(items, -1)], dim=1)
+    return Starts(latents, order[:, :most])
 
 
 def candidates(problem: Problem, items: int, each: int, seed: int) -> Tensor:

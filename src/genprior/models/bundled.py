@@ -10,7 +10,7 @@ import torch
 
 from genprior.generators.contract import Generator
 from genprior.generators.latents import LatentDistribution, Normal, TruncatedNormal
-from genprior.generators.passes import mean_gram
+from genprior.generators.preconditioner import mean_gram
 from genprior.models.classifiers import ConvClassifier
 from genprior.models.encoders import Encoder
 from genprior.models.saved import CLASSIFIERS, ENCODERS, GENERATORS, Saved, add_extras, load_network

@@ -6,14 +6,19 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from genprior.generators.preconditioner import LARGEST_DENSE, has_matrix
 from genprior.problem import Problem
 from genprior.solvers import z_steps
 from genprior.solvers.admm import ADMM, duals, penalties
 from genprior.solvers.base import Choice, Solver
-from genprior.solvers.trial import LBFGS, QuasiNewton
+from genprior.solvers.trial import QuasiNewton
 
-_LARGEST_DENSE = 1024
-"""Largest latent dimension s for which the preconditioner, an s x s matrix, is decomposed."""
+_PAIRS = 50
+"""Curvature pairs that are kept where they fit."""
+_FEWEST_PAIRS = 5
+"""Fewest curvature pairs."""
+_BYTES_OF_PAIRS = 2**25
+"""Most bytes of an item's curvature pairs: 32 MB, which 50 pairs reach at a latent dimension of 84,000 in float32."""
 _LARGEST_REFRESHED = 64
 """Largest latent dimension for which Jacobians are computed: one costs s/3 to s/2 iterations."""
 _SOONEST = 10
@@ -24,16 +29,18 @@ _SOONEST = 10
 class Auto(Choice):
     """Choose the method from the problem; needs no option. The default of :func:`genprior.solve`.
 
-    *Latent dimension s up to 1024*: :class:`QuasiNewton`, on ``L(G(z))`` itself where that is smooth, else on the augmented
-    Lagrangian with w eliminated. Up to s = 64, a Gauss-Newton matrix replaces the BFGS matrix every ``max(10, s)`` accepted
+    :class:`QuasiNewton`, on ``L(G(z))`` itself where that is smooth, else on the augmented Lagrangian with w eliminated. For a
+    latent dimension s up to 64, a Gauss-Newton matrix replaces the BFGS matrix every ``max(10, s)`` accepted
     steps: it costs s/3 to s/2 iterations, so about a third of the time, and makes progress where gradients alone do not.
 
-    *Above*: L-BFGS where the problem is smooth, else ADMM with exact w, spectral z steps, adaptive dual and penalty.
+    Above s = 1024 there is no matrix: BFGS begins with a multiple of the identity, and its memory is bounded in bytes. Where
+    R is not smooth, these latents get ADMM with exact w, spectral z steps, adaptive dual and penalty.
 
     The choice depends on the problem alone, never on measured times, so that runs can be repeated and resumed.
 
-    Its constants are the generator's preconditioner ``E[DG^T DG]`` (one forward and eight backward passes, counted, once per
-    generator), the scale of A on the first signal and the natural size of R. ``result.plan`` says what was chosen, and why.
+    Its constants are the generator's preconditioner ``E[DG^T DG]`` (estimated by as many passes as six iterations of one
+    item; none where it came with the generator), the scale of A on the first signal and the natural size of R.
+    ``result.plan`` says what was chosen, and why.
 
     Examples
     --------
@@ -53,25 +60,32 @@ class Auto(Choice):
     def choice(self, problem: Problem) -> Choice:
         """The chosen method, with its options."""
         size = _size(problem)
-        if size <= _LARGEST_DENSE:
-            return QuasiNewton(refresh=max(_SOONEST, size) if size <= _LARGEST_REFRESHED else None)
-        if not problem.needs_splitting:
-            return LBFGS(memory=20)
-        return ADMM(z_step=z_steps.Spectral(), dual=duals.Adaptive(), penalty=penalties.Balanced())
+        if not has_matrix(problem.generator) and problem.needs_splitting:
+            return ADMM(z_step=z_steps.Spectral(), dual=duals.Adaptive(), penalty=penalties.Balanced())
+        refresh = max(_SOONEST, size) if size <= _LARGEST_REFRESHED else None
+        return QuasiNewton(memory=_pairs(problem), refresh=refresh)
 
     def plan(self, problem: Problem) -> str:
         """What was chosen, and why."""
         size, method = _size(problem), self.choice(problem)
         if not isinstance(method, QuasiNewton):
-            limit = f"The latent dimension, {size}, exceeds the limit of {_LARGEST_DENSE} for a dense preconditioner."
+            limit = f"The latent dimension, {size}, exceeds the limit of {LARGEST_DENSE} for a dense preconditioner."
             return f"Auto: {method.plan(problem)} {limit}"
-        if problem.generator.no_jacobian is not None:
+        if not has_matrix(problem.generator):
+            why = f"The latent dimension, {size}, exceeds the limit of {LARGEST_DENSE} for a preconditioner."
+        elif problem.generator.no_jacobian is not None:
             why = "There are no Gauss-Newton matrices, because the generator has gradients but no Jacobian."
         elif method.refresh is None:
             why = f"There are no Jacobians, because their {size} columns would cost more than they save."
         else:
             why = f"A Gauss-Newton matrix replaces the BFGS matrix every {method.refresh} steps: its {size} columns are cheap."
         return f"Auto: {method.plan(problem)} {why}"
+
+
+def _pairs(problem: Problem) -> int:
+    """As many curvature pairs as fit into the bytes of an item."""
+    fitting = _BYTES_OF_PAIRS // (2 * _size(problem) * problem.generator.dtype.itemsize)
+    return max(_FEWEST_PAIRS, min(_PAIRS, fitting))
 
 
 def _size(problem: Problem) -> int:

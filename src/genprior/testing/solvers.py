@@ -312,9 +312,7 @@ def _hooked(problem: Problem) -> tuple[Problem, dict[str, int]]:
     module = nn.Sequential(G.module, nn.Identity())
     module.register_forward_hook(forward)
     module[1].register_full_backward_hook(backward)
-    counted = Generator(module, G.latent_shape, G.signal_shape)
-    counted.preconditioner()  # what was remembered is not counted again
-    seen.update(forward=0, backward=0)
+    counted = Generator(module, G.latent_shape, G.signal_shape, preconditioner=G.preconditioner().matrix)
     return Problem(counted, problem.loss, problem.on_signal, problem.on_latent), seen
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from genprior import cli
-from genprior.generators.passes import mean_gram
+from genprior.generators.preconditioner import IN_A_RUN, mean_gram
 from genprior.lab.reports.reproduction import claim_row, grids, races, render, sections, theory
 from genprior.lab.reproduce import compressive_sensing as sensing
 from genprior.lab.reproduce.claims import FAILS, HOLDS, NOT_JUDGED, PARTLY, UNDECIDED, Claim
@@ -124,5 +124,6 @@ def test_what_the_text_says_of_other_parts_is_so():
     defaults = inspect.signature(mean_gram).parameters
     assert inspect.signature(store_preconditioner).parameters["points"].default == 256
     assert (defaults["points"].default, defaults["pullbacks"].default) == (32, 8)
-    assert "256 points" in sections._METRIC and "32 points" in sections._METRIC and "eight backward" in sections._METRIC
+    assert "256 points" in sections._METRIC and "eight backward" in sections._METRIC
+    assert IN_A_RUN == (4, 2) and "4 points" in sections._METRIC and "two backward" in sections._METRIC
     assert cli.COMMANDS[("defend",)].restarts == 4

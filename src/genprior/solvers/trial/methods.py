@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from genprior import _validate
+from genprior.generators.preconditioner import has_matrix
 from genprior.problem import Problem
 from genprior.solvers import envelope
 from genprior.solvers.base import Choice
@@ -26,7 +27,8 @@ class QuasiNewton(Choice):
 
     *The steps.* ``z+ = z - t B^-1 grad phi``, with backtracking (:class:`trial.Armijo`). B comes from BFGS updates and, first,
     the generator's preconditioner ``E[DG^T DG]`` (:class:`trial.Secant`). A rejected trial updates B as well, because its
-    gradient has been computed; up to twice the search then takes the new direction instead of shortening the old one.
+    gradient has been computed; up to twice the search then takes the new direction instead of shortening the old one. For a
+    latent dimension above 1024 the first Hessian is a multiple of the identity by the newest pair (:class:`trial.NewestPair`).
 
     *The ridge* ``c/2 |z - centre|^2`` towards the latent distribution (:class:`trial.Ridge`) keeps the first iterates where
     the generator was trained, where its curvature is moderate. It fades as the energy falls, and ends at zero.
@@ -45,7 +47,7 @@ class QuasiNewton(Choice):
         number of curvature pairs kept, the last ones.
     refresh
         accepted steps between two Gauss-Newton matrices ``DG^T (d2e) DG`` that replace B; omitted: never. Each costs a
-        Jacobian, s/3 to s/2 iterations.
+        Jacobian, s/3 to s/2 iterations. Without effect above a latent dimension of 1024.
 
     For everything else that can be tuned, compose a ``gp.trial.TrialMethod`` of these parts.
 
@@ -73,8 +75,13 @@ class QuasiNewton(Choice):
 
     def solver(self, problem: Problem) -> TrialMethod[SecantModel]:
         """The composition."""
+        direction = (
+            Secant(self.memory, refresh=self.refresh)
+            if has_matrix(problem.generator)
+            else Secant(self.memory, first=NewestPair())
+        )
         return TrialMethod(
-            Secant(self.memory, refresh=self.refresh),
+            direction,
             Armijo(),
             Multipliers(self.dual_every, self.growth, self.rho),
             Ridge(self.ridge),
@@ -82,7 +89,8 @@ class QuasiNewton(Choice):
 
     def plan(self, problem: Problem) -> str:
         """In words."""
-        text = "BFGS steps in z, with the generator's preconditioner as the first Hessian, minimise"
+        first = "the generator's preconditioner" if has_matrix(problem.generator) else "a multiple of the identity"
+        text = f"BFGS steps in z, with {first} as the first Hessian, minimise"
         if problem.needs_splitting:
             eliminated = f"w is eliminated by {envelope.method_name(problem)}."
             return f"{text} the augmented Lagrangian, because R is not smooth; {eliminated}"

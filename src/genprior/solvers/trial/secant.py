@@ -64,8 +64,8 @@ class Preconditioned(FirstHessian):
         values = problem.generator.preconditioner().values
         return curvature[:, None] * (values + self.floor * values[-1])
 
-    def basis(self, problem: Problem) -> Tensor:
-        """The eigenvectors of the preconditioner."""
+    def basis(self, problem: Problem) -> Tensor | None:
+        """The eigenvectors of the preconditioner, where that is a matrix."""
         return problem.generator.preconditioner().vectors
 
     def scaled(self, model: SecantModel) -> Tensor:

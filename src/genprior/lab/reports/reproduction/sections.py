@@ -28,8 +28,8 @@ _TIMES = (
 _METRIC = (
     "Auto starts from the preconditioner E[DG^T DG] of the generator, stored with the bundled generators: its passes are not "
     "among those counted here. It was estimated once for each generator, when it was bundled, from 256 points with one "
-    "forward and eight backward passes each. For a generator without one, Auto estimates it from 32 points at the "
-    "start of a run, and these passes count."
+    "forward and eight backward passes each. For a generator without one, Auto estimates it from 4 points at the "
+    "start of a run, with two backward passes each, and these passes count."
 )
 
 
