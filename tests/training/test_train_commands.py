@@ -16,7 +16,7 @@ from genprior._progress import Bar
 from genprior.models.saved import load_network
 from genprior.training import quality
 from genprior.training.data import ImageSet, image_files
-from genprior.training.encoder import EncoderTask
+from genprior.training.image_encoder import ImageEncoderTask
 from genprior.training.start import recorded_threads
 from genprior.training.task import Devices
 
@@ -221,12 +221,12 @@ def test_an_encoder_does_not_see_what_was_held_out(few_digits, folder, tmp_path,
     words = [*TINY, "--data", str(folder), "--json", "--hold-out", "2", "--limit", "5"]
     assert run("folder", "--out", str(out), *words) == 0
 
-    class Spy(EncoderTask):
+    class Spy(ImageEncoderTask):
         def __init__(self, settings, generator, pictures, *more):
             seen.append(pictures.bytes)
             super().__init__(settings, generator, pictures, *more)
 
-    monkeypatch.setattr("genprior.cli.train.EncoderTask", Spy)
+    monkeypatch.setattr("genprior.cli.train.ImageEncoderTask", Spy)
     generator = str(out / "generator.safetensors")
     options = [
         "--generator",

@@ -19,6 +19,7 @@ from genprior.files.limits import check_head
 from genprior.models.classifiers import ConvClassifier
 from genprior.models.encoders import Encoder
 from genprior.models.generators import ConvGenerator, ResidualGenerator
+from genprior.models.start_encoder import StartEncoder
 
 _FORMAT = "genprior-network-1"
 _EXTRA = "extra/"
@@ -30,7 +31,8 @@ GENERATORS: dict[str, Callable[..., nn.Module]] = {
 }
 CLASSIFIERS: dict[str, Callable[..., nn.Module]] = {"conv-classifier": ConvClassifier}
 ENCODERS: dict[str, Callable[..., nn.Module]] = {"encoder": Encoder}
-_NETWORKS = GENERATORS | CLASSIFIERS | ENCODERS
+START_ENCODERS: dict[str, Callable[..., nn.Module]] = {"start-encoder": StartEncoder}
+_NETWORKS = GENERATORS | CLASSIFIERS | ENCODERS | START_ENCODERS
 
 
 @dataclass(frozen=True)
