@@ -14,6 +14,7 @@ from genprior.cli.prior import Prior
 from genprior.cli.training import Flat, GeneratorTraining, Measure, Training
 from genprior.generators import Generator
 from genprior.models.bundled import find, has_bundled, load_classifier, load_encoder, load_generator
+from genprior.models.foreign import origin
 from genprior.models.saved import load_network
 from genprior.operators.parse import parse_operator
 from genprior.training import data
@@ -174,10 +175,17 @@ class TrainEncoder(Training, Prior):
         """Run the command."""
         devices = self.prepare()
         generator = self.source().open(str(devices.device)).generator
-        place = {"device": generator.device, "dtype": generator.dtype}
-        operator = parse_operator(self.operator, generator.signal_shape, **place)
-        facts = {"generator": self.generator, "measured_by": self.operator}
+        shape, dtype = generator.signal_shape, generator.dtype
+        operator = parse_operator(self.operator, shape, device=generator.device, dtype=dtype)
+        facts = {"generator": self.generator, "measured_by": self.operator} | self._licences()
         self.course(StartEncoderTask(self.settings, generator, operator, self.seed, facts), devices)
+
+    def _licences(self) -> dict[str, Any]:
+        """Those on record for a generator of genprior train; they hold for what learns from its samples."""
+        path = origin(self.generator)
+        if path is None or path.suffix != ".safetensors":
+            return {}
+        return _licences_of(load_network(path).facts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +212,7 @@ class TrainImageEncoder(Training):
         generator = load_generator(self.generator, device=devices.device)
         start = None if self.start is None else load_encoder(self.start)
         recorded = load_network(find(self.generator, "generator")).facts
-        facts = {name: recorded[name] for name in ("data_licence", "weights_licence") if recorded.get(name)}
+        facts = _licences_of(recorded)
         pictures = None
         if self.settings.own_samples < 1:
             facts |= self._left_out(recorded)
@@ -233,6 +241,10 @@ class TrainImageEncoder(Training):
             )
         channels, _, side = generator.signal_shape
         return self.image_files(self.data, devices, side=side, channels=channels, limit=limit)
+
+
+def _licences_of(recorded: dict[str, Any]) -> dict[str, Any]:
+    return {name: recorded[name] for name in ("data_licence", "weights_licence") if recorded.get(name)}
 
 
 def _held_out(everything: ImageSet, count: int) -> tuple[ImageSet, ImageSet]:

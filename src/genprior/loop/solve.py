@@ -175,9 +175,7 @@ class _Found:
     seconds: float = 0.0
 
 
-def _looked(
-    problem: Problem, items: int, options: Options, seed: int, keeper: Keeper, start: Guess | None
-) -> _Found:
+def _looked(problem: Problem, items: int, options: Options, seed: int, keeper: Keeper, start: Guess | None) -> _Found:
     """The candidates of all items: the generator's pool and the guesses; those of the stored run, where it is continued.
 
     Where the limits do not allow for a pool, every item starts at random, once or as often as was asked for.
@@ -219,7 +217,9 @@ def _check_start(start: object, z0: object) -> None:
             f"guess(problem), got {type(start).__name__}{': give latents as z0' if isinstance(start, Tensor) else ''}"
         )
     if start is not None and z0 is not None:
-        raise ValueError("start adds a candidate to those that are chosen, but z0 holds the starts: leave one of them out")
+        raise ValueError(
+            "start adds a candidate to those that are chosen, but z0 holds the starts: leave one of them out"
+        )
 
 
 def _check_engine(engine: object, callbacks: Sequence[Callback]) -> None:

@@ -46,6 +46,8 @@ class Saved:
     """Further facts: latent distribution, range of the signal, data, seed, measured quality."""
     extras: dict[str, Tensor] = field(default_factory=dict)
     """Further tensors, such as a generator's preconditioner; stored in float32."""
+    stored: torch.dtype = torch.float16
+    """How the weights are stored."""
 
 
 def build(kind: str, settings: dict[str, Any]) -> nn.Module:
@@ -59,8 +61,9 @@ def build(kind: str, settings: dict[str, Any]) -> nn.Module:
         raise ValueError(f"settings of {kind} do not fit it: {reason}") from problem
 
 
-def save_network(path: str | Path, saved: Saved, dtype: torch.dtype = torch.float16) -> None:
-    """Write a network atomically; weights are rounded to ``dtype``."""
+def save_network(path: str | Path, saved: Saved, dtype: torch.dtype | None = None) -> None:
+    """Write a network atomically; weights are rounded to ``dtype``, by default ``saved.stored``."""
+    dtype = saved.stored if dtype is None else dtype
     rounded = {name: tensor.detach().cpu().contiguous().to(dtype) for name, tensor in saved.module.state_dict().items()}
     broken = [name for name, tensor in rounded.items() if not bool(torch.isfinite(tensor).all())]
     if broken:
@@ -100,7 +103,8 @@ def load_network(path: str | Path, device: torch.device | str = "cpu") -> Saved:
     module = build(description["kind"], description["settings"])
     module.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
     module.to(device).eval().requires_grad_(False)
-    return Saved(description["kind"], description["settings"], module, description["facts"], extras)
+    stored = next((tensor.dtype for tensor in tensors.values()), torch.float16)
+    return Saved(description["kind"], description["settings"], module, description["facts"], extras, stored)
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -78,7 +78,7 @@ class StartEncoder(nn.Module):
         """Measurements ``(B, *measurement_shape)`` to latents ``(B, *latent_shape)``."""
         features = ((real_parts(y).to(self.mean) - self.mean) @ self.basis).clamp(-_FARTHEST, _FARTHEST)
         found: Tensor = self.centre + self.spread * (self.linear(features) + self.network(features))
-        return found.unflatten(1, self.latent_shape)
+        return found.reshape(len(found), *self.latent_shape)
 
     def guess(self, problem: Problem) -> Tensor:
         """One latent for each item of the problem, within the reach of the generator's latent distribution.

@@ -89,7 +89,7 @@ class StartEncoderTask(Task):
         signals, measurements = self._samples(_random.stream("encoder", seed))
         self._variance = float((signals - signals.mean(dim=0)).square().mean())
         mean, basis, self._unit = components(measurements, settings.components, settings.noise)
-        self._shape = {
+        self._shape: dict[str, Any] = {
             "measurements": len(mean),
             "components": basis.shape[1],
             "latent_shape": list(generator.latent_shape),
@@ -184,7 +184,7 @@ class StartEncoderTask(Task):
             "quality": {"its guesses": self.quality()},
         }
         path = folder / "encoder.safetensors"
-        save_network(path, Saved("start-encoder", self._shape, self.network, facts), torch.float32)
+        save_network(path, Saved("start-encoder", self._shape, self.network, facts, stored=torch.float32))
         return [path]
 
 
