@@ -121,19 +121,16 @@ def test_classifier_needs_labels(digits):
         ClassifierSettings(steps=0)
 
 
-@pytest.mark.parametrize("measured", [False, True])
-def test_encoder_learns(generator, digits, devices, tmp_path, measured):
-    operator = gp.operators.Gaussian(392, (1, 28, 28), seed=0) if measured else None
+def test_encoder_learns(generator, devices, tmp_path):
     settings = ImageEncoderSettings(width=4, batch=16, steps=60, rate=3e-3, own_samples=1.0, latent_weight=0.5)
-    task = ImageEncoderTask(settings, generator, None, seed=0, operator=operator)
+    task = ImageEncoderTask(settings, generator, None, seed=0)
     trained = train(task, tmp_path, seed=0, devices=devices)
     first, last = trained.curve[:10].mean(0), trained.curve[-10:].mean(0)
     assert (last < 0.6 * first).all(), (first, last)
     (path,) = task.finish(tmp_path, {})
-    assert ("A^T y" in load_network(path).facts["sees"]) == measured
     z = generator.sample_latent(50, seed=9)
     with torch.no_grad():
-        found = gp.load_encoder(path)(task.seen(generator(z)))
+        found = gp.load_encoder(path)(generator(z))
     assert (found - z).square().mean() < 0.7 * z.square().mean()
     task.save_samples(tmp_path, "samples")
     assert (tmp_path / "samples.png").is_file()

@@ -181,7 +181,7 @@ def _looked(problem: Problem, items: int, options: Options, seed: int, keeper: K
     Where the limits do not allow for a pool, every item starts at random, once or as often as was asked for.
     """
     if keeper.order is not None:
-        return _Found(Starts.drawn(problem.generator, keeper.order, keeper.guesses, seed))
+        return _Found(Starts.drawn(problem.generator, keeper.order, seed, keeper.guesses))
     passes = Passes()
     counted = problem.counting(passes)
     clock = limited(counted, options.stop, 0.0)

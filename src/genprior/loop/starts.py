@@ -61,7 +61,7 @@ class Starts:
         return cls(z0.detach().clone(memory_format=torch.contiguous_format).flatten(0, 1), order)
 
     @classmethod
-    def drawn(cls, generator: Generator, order: Tensor, guesses: Tensor | None, seed: int) -> Starts:
+    def drawn(cls, generator: Generator, order: Tensor, seed: int, guesses: Tensor | None = None) -> Starts:
         """The candidates that :func:`nearest` had chosen from the pool with this seed; costs no pass."""
         samples = (max(0, int(order.max())) // BLOCK + 1) * BLOCK
         guesses = None if guesses is None else guesses.to(generator.device)
