@@ -88,35 +88,29 @@ def nearest(problem: Problem, items: int, most: int, seed: int, guess: Guess | N
     those of the problem's generator. The candidates of an item depend on the seed, its data, and on how many items there
     are: up to 32 of them, the pool grows with their number.
     """
-    looked = _samples(problem, items, most, seed, guess is not None)
-    if looked is None:
+    generator = problem.generator
+    wanted = min(SAMPLES, max(_LEAST, _PER_ITEM * items, most))
+    affordable = _affordable(generator, wanted, items)
+    guessing = guess is not None and generator.passes.share(_FOR_A_GUESS, 0, items) <= _MOST_OF_BUDGET
+    if affordable >= BLOCK:
+        pool = generator.pool(affordable, seed, rows=items)
+        latents, scores = pool.latents, _scores(problem, pool.signals, items)
+    elif guessing:  # beside one sample; the others follow unseen
+        latents = latents_of_pool(generator, math.ceil(most / BLOCK) * BLOCK, seed)
+        scores = _scores(problem, generator(latents[:1]), items)
+        scores = torch.nn.functional.pad(scores, (0, len(latents) - 1), value=math.inf)
+    else:
         return None
-    latents, scores = looked
-    if guess is None:
+    if guess is None or not guessing:
         return Starts(latents, scores.argsort(dim=1, stable=True)[:, :most])
-    guesses = _checked(guess.guess(problem), problem.generator, items)
+    guesses = _checked(guess.guess(problem), generator, items)
     order = torch.cat([scores, _own_scores(problem, guesses)[:, None]], dim=1).argsort(dim=1, stable=True)[:, :most]
     return Starts(latents, torch.where(order == len(latents), _GUESSED, order), guesses)
 
 
-def _samples(problem: Problem, items: int, most: int, seed: int, guessed: bool) -> tuple[Tensor, Tensor] | None:
-    """Latents of samples, and how little each fits each item; None where limits do not allow for looking.
-
-    Where they allow for three passes but not for a pool, a guess is compared with one sample; the others follow unseen.
-    """
-    generator = problem.generator
-    wanted = min(SAMPLES, max(_LEAST, _PER_ITEM * items, most))
-    affordable = _affordable(generator, wanted, items)
-    if affordable >= BLOCK:
-        pool = generator.pool(affordable, seed, rows=items)
-        scores = [part.start_scores(pool.signals, part.batch or items) for part in _parts(problem, items)]
-        return pool.latents, torch.cat(scores)
-    if not guessed or generator.passes.share(_FOR_A_GUESS, 0, items) > _MOST_OF_BUDGET:
-        return None
-    latents = latents_of_pool(generator, math.ceil(most / BLOCK) * BLOCK, seed)
-    signal = generator(latents[:1])
-    scores = [part.start_scores(signal, part.batch or items) for part in _parts(problem, items)]
-    return latents, torch.nn.functional.pad(torch.cat(scores), (0, len(latents) - 1), value=math.inf)
+def _scores(problem: Problem, signals: Tensor, items: int) -> Tensor:
+    """``(items, N)``: how little each of N signals fits each item."""
+    return torch.cat([part.start_scores(signals, part.batch or items) for part in _parts(problem, items)])
 
 
 def _checked(guesses: Tensor, generator: Generator, items: int) -> Tensor:
