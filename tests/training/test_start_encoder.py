@@ -22,10 +22,10 @@ def linear(seed=0, **options):
     return gp.Generator(nn.Linear(4, 8), 4, 8, **options)
 
 
-def curved(seed=0, **options):
+def curved(seed=0, dtype=torch.float32, **options):
     torch.manual_seed(seed)
     net = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 12), nn.Unflatten(1, (1, 3, 4)))
-    return gp.Generator(net, 4, (1, 3, 4), **options)
+    return gp.Generator(net.to(dtype), 4, (1, 3, 4), **options)
 
 
 def trained(generator, operator, folder, devices, settings=QUICK, **options):
@@ -178,7 +178,7 @@ def posed(generator, operator, items=2):
 def test_the_same_in_other_words_is_accepted(made):
     generator, operator, encoder = made
     again = gp.operators.Dense(operator.matrix.clone(), (1, 3, 4))
-    for G in (generator, curved(), curved().faster(), gp.Generator(curved().module.double(), 4, (1, 3, 4))):
+    for G in (generator, curved(), curved().faster(), curved(dtype=torch.float64)):
         A = again.to("cpu", G.dtype)
         found = encoder.guess(gp.Problem(G, gp.LeastSquares(A, torch.ones(2, 5, dtype=G.dtype))))
         assert found.shape == (2, 4) and found.dtype == G.dtype
@@ -235,6 +235,8 @@ def test_the_command(tmp_path, capsys):
     words += ["--steps", "3", "--width", "4", "--samples", "32", "--batch", "4", "--threads", "1"]
     assert cli.main([*words, "--out", str(tmp_path / "out"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["files"][0] == str(tmp_path / "out" / "encoder.safetensors")
+    assert cli.main([*words, "--out", str(tmp_path / "out")]) == 0, "resumed at its end"
+    assert "of 64 fresh samples" in " ".join(capsys.readouterr().out.split())
     card = (tmp_path / "out" / "encoder.md").read_text()
     assert "**Measured by:** gaussian:m=5,seed=2" in card and "share that fits better than the whole pool" in card
     assert "float32 on disk" in card

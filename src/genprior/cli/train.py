@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
+from rich.text import Text
 
 from genprior import _validate
 from genprior.cli.prior import Prior
+from genprior.cli.speech import Output
 from genprior.cli.training import Flat, GeneratorTraining, Measure, Training
 from genprior.generators import Generator
 from genprior.models.bundled import find, has_bundled, load_classifier, load_encoder, load_generator
@@ -24,7 +26,7 @@ from genprior.training.image_encoder import ImageEncoderSettings, ImageEncoderTa
 from genprior.training.loop import Trained
 from genprior.training.quality import measure
 from genprior.training.start import parts_of
-from genprior.training.start_encoder import StartEncoderSettings, StartEncoderTask
+from genprior.training.start_encoder import GUESSES, StartEncoderSettings, StartEncoderTask
 from genprior.training.task import Devices
 from genprior.training.wgan import WganSettings
 
@@ -179,6 +181,19 @@ class TrainEncoder(Training, Prior):
         operator = parse_operator(self.operator, shape, device=generator.device, dtype=dtype)
         facts = {"generator": self.generator, "measured_by": self.operator} | self._licences()
         self.course(StartEncoderTask(self.settings, generator, operator, self.seed, facts), devices)
+
+    def _report(self, files: list[Path], facts: dict[str, Any]) -> None:
+        """Also how well the encoder guesses."""
+        super()._report(files, facts)
+        if not self.json:
+            found = facts["quality"][GUESSES]
+            share = found["share_that_fits_better_than_the_whole_pool"]
+            own, nearest = found["residual_of_the_guess"], found["residual_of_the_nearest_sample"]
+            text = (
+                f"of {found['fresh_samples']} fresh samples {share:.0%} are fitted better by the guess than by any of "
+                f"{found['pool']} samples; median residual {own:.2g}, of the nearest sample {nearest:.2g}"
+            )
+            Output().print(Text.assemble(("measured ", "bold"), text), soft_wrap=True)
 
     def _licences(self) -> dict[str, Any]:
         """Those on record for a generator of genprior train; they hold for what learns from its samples."""

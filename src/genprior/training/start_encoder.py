@@ -31,6 +31,8 @@ _MOST_VALUES = 2**25
 _LEAST_SAMPLES = 64
 _AT_ONCE = 2**20
 """Most values of the signals that are made at once for them."""
+GUESSES = "its guesses"
+"""The name of the figures on the card."""
 _FRESH = 64
 """Samples on which the trained encoder is measured."""
 
@@ -175,13 +177,13 @@ class StartEncoderTask(Task):
         }
 
     def finish(self, folder: Path, facts: dict[str, Any]) -> list[Path]:
-        """Save the encoder."""
-        facts = facts | {
+        """Save the encoder; its facts, with how well it guesses, are added to ``facts``."""
+        facts |= {
             "data": "the generator's own samples",
             **self._more,
             "training": dataclasses.asdict(self.settings),
             "operator": repr(self.operator),
-            "quality": {"its guesses": self.quality()},
+            "quality": {GUESSES: self.quality()},
         }
         path = folder / "encoder.safetensors"
         save_network(path, Saved("start-encoder", self._shape, self.network, facts, stored=torch.float32))
