@@ -22,9 +22,9 @@ from genprior.training.task import Devices
 OPERATOR = "gaussian:m=24,seed=1"
 
 
-def encoder_for(model, operator, folder, steps=30):
+def encoder_for(model, operator, folder, steps=200):
     generator = open_generator(model)
-    settings = StartEncoderSettings(width=8, batch=16, samples=64, steps=steps)
+    settings = StartEncoderSettings(width=8, batch=16, samples=64, steps=steps, rate=5e-3)
     task = StartEncoderTask(settings, generator, parse_operator(operator, generator.signal_shape), seed=0)
     train(task, folder, seed=0, devices=Devices("cpu"))
     return str(task.finish(folder, {})[0])
