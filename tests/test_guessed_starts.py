@@ -43,8 +43,9 @@ def test_a_guess_stands_where_its_measurements_put_it():
     better = torch.stack([(A(pool) - one).norm(dim=1) for one in y]) < own[:, None]
     place = (found.order == -1).nonzero()
     assert torch.equal(place[:, 0], torch.arange(8)), "once for each item"
-    assert torch.equal(place[:, 1], better.sum(dim=1))
-    assert (place[:4, 1] == 0).all() and (place[4:, 1] > 0).any(), "otherwise this test says nothing"
+    assert torch.equal(place[:, 1], better.sum(dim=1).clamp_min(1)), "never before the nearest sample"
+    assert (place[:4, 1] == 1).all() and (place[4:, 1] > 1).any(), "otherwise this test says nothing"
+    assert torch.equal(found.order[:, 0], plain.order[:, 0])
     for item, (with_guess, without) in enumerate(zip(found.order, plain.order, strict=True)):
         rest = with_guess[with_guess != -1]
         assert torch.equal(rest, without[: len(rest)]), "the samples keep their order"
@@ -58,7 +59,7 @@ def test_a_guess_stands_where_its_measurements_put_it():
 def test_any_number_of_items(items):
     problem = hard_problem(items=items)
     found = nearest(problem, items, 3, seed=0, guess=Given(latents(items)))
-    assert torch.equal(found.of(torch.arange(items), 0, 1), latents(items))
+    assert torch.equal(found.of(torch.arange(items), 1, 1), latents(items))
 
 
 def test_terms_and_masks_of_items_rank_guesses_too():
@@ -68,7 +69,7 @@ def test_terms_and_masks_of_items_rank_guesses_too():
     kept = torch.rand(5, 16, generator=torch.Generator().manual_seed(1)) > 0.3
     A = gp.operators.Mask(kept, per_item=True, dtype=F64)
     for problem in (gp.Problem(generator, gp.LeastSquares(A, A(x))), gp.Problem(generator, None, gp.LInf().around(x))):
-        assert (nearest(problem, 5, 1, seed=0, guess=Given(truth)).order == -1).all()
+        assert (nearest(problem, 5, 2, seed=0, guess=Given(truth)).order[:, 1] == -1).all()
 
 
 # -- no harm -----------------------------------------------------------------------------------------------------------
@@ -77,7 +78,7 @@ def test_terms_and_masks_of_items_rank_guesses_too():
 SHORT = {"stop": gp.MaxSteps(60), "progress": False}
 
 
-@pytest.mark.parametrize("restarts", [1, 3, None])
+@pytest.mark.parametrize("restarts", [3, None])
 def test_a_guess_that_fits_nothing_changes_no_bit_of_the_answer(restarts):
     without = gp.solve(hard_problem(), restarts=restarts, **SHORT)
     guess = Given(torch.full((8, 4), 1e6, dtype=F64))
@@ -94,65 +95,46 @@ def test_a_guess_that_is_not_finite_is_the_centre(bad):
     guess[2, 1] = bad
     centre = guess.clone()
     centre[2] = 0.0
-    first, second = (gp.solve(hard_problem(), start=Given(one), restarts=1, **SHORT) for one in (guess, centre))
+    first, second = (gp.solve(hard_problem(), start=Given(one), restarts=2, **SHORT) for one in (guess, centre))
     assert_same_run(first, second)
 
 
 @pytest.mark.parametrize("seed", [4, 8])
-def test_a_guess_at_a_bad_minimum_is_made_up_for(seed):
+def test_a_guess_at_a_bad_minimum_makes_no_answer_worse(seed):
     """The worst that an encoder can do: its guesses fit better than every sample, but lead nowhere."""
-    without = gp.solve(hard_problem(seed), progress=False)
+    one = gp.solve(hard_problem(seed), restarts=1, progress=False)
     traps = hard_problem(seed).generator.sample_latent(8, seed=1)
     trapped = gp.solve(hard_problem(seed), z0=traps, progress=False)
     found = gp.solve(hard_problem(seed), start=Given(trapped.z), progress=False)
-    solved = without.residual <= 3e-3
-    assert (found.residual[solved] <= 3e-3).all()
+    solved = one.residual <= 3e-3
+    assert solved.any() and torch.equal(found.z[solved], one.z[solved]), "these keep their answers, bit by bit"
+    assert (found.objective <= one.objective).all()
 
 
 def test_a_good_guess_solves_what_the_samples_do_not():
     lost = {}
     for name, start in {"pool": None, "near": Given(latents() + 0.02)}.items():
-        found = [gp.solve(hard_problem(seed), restarts=1, progress=False, start=start) for seed in (4, 8, 11)]
+        found = [gp.solve(hard_problem(seed), progress=False, start=start) for seed in (4, 8, 11)]
         lost[name] = sum(int((result.residual > 3e-3).sum()) for result in found)
-    assert lost["pool"] > 4 and lost["near"] == 0
+    assert lost["pool"] > lost["near"] == 0
 
 
 def test_the_constraint_on_z_holds_for_guesses():
     problem = gp.Problem(hard_problem().generator, hard_problem().loss, on_latent=gp.Ball(0.5))
     seen = []
     start = Given(latents())
-    gp.solve(problem, stop=gp.MaxSteps(0), restarts=1, start=start, callbacks=[lambda v: seen.append(v.state.z)])
+    gp.solve(problem, stop=gp.MaxSteps(0), restarts=2, start=start, callbacks=[lambda v: seen.append(v.state.z)])
     assert (seen[0].norm(dim=1) <= 0.5 + 1e-12).all()
 
 
-# -- what it costs -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("passes", "used"), [(9, False), (40, True)])
-def test_a_limit_too_tight_for_a_pool_may_allow_for_a_guess(passes, used):
-    """Beside one sample: three passes are little of forty, but not of nine."""
-    seen = []
-    result = gp.solve(
-        hard_problem(items=1),
-        stop=gp.MaxPasses(passes),
-        tolerance=0,
-        restarts=1,
-        start=Given(latents(1)),
-        callbacks=[lambda v: seen.append(v.state.z.clone())],
-    )
-    assert result.forwards + result.backwards <= passes
-    assert torch.equal(seen[0], latents(1)) == used
-    random = gp.solve(hard_problem(items=1), stop=gp.MaxPasses(passes), tolerance=0, restarts=1)
-    assert result.steps[0] <= random.steps[0], "its passes count"
-    if used:
-        assert result.steps[0] < random.steps[0]
-
-
-def test_tight_limits_and_several_starts():
-    found = gp.solve(
-        hard_problem(items=1), stop=gp.MaxPasses(60), restarts=20, start=Given(torch.full((1, 4), 1e6, dtype=F64))
-    )
-    assert found.starts.tolist() == [20]
+@pytest.mark.parametrize("passes", [9, 40])
+def test_guesses_keep_to_limits(passes):
+    """Of nine passes none is spent on them; of forty they may be, where there is a pool."""
+    guess = Given(latents())
+    plain = gp.solve(hard_problem(), stop=gp.MaxPasses(passes), tolerance=0, restarts=2)
+    found = gp.solve(hard_problem(), stop=gp.MaxPasses(passes), tolerance=0, restarts=2, start=guess)
+    assert found.forwards + found.backwards <= passes + 1, "no step is cut in half"
+    assert torch.equal(found.z, plain.z) == (passes == 9)
 
 
 # -- stored runs -------------------------------------------------------------------------------------------------------
@@ -182,6 +164,7 @@ def test_a_run_with_guesses_resumes(tmp_path):
     ("options", "error", "message"),
     [
         ({"start": Given(latents()), "z0": latents()}, ValueError, "z0 holds the starts: leave one of them out"),
+        ({"start": Given(latents()), "restarts": 1}, ValueError, "leave `restarts` out or give at least 2"),
         ({"start": latents()}, TypeError, "start must be a trained encoder .* got Tensor: give latents as z0"),
         ({"start": torch.nn.Linear(5, 4)}, TypeError, "start must be a trained encoder .* got Linear"),
         ({"start": Given(latents(3))}, ValueError, "the guess of start has 3 latents for 8 items"),

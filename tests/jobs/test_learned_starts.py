@@ -36,8 +36,8 @@ def encoder(model, tmp_path):
 
 
 def test_a_job_uses_the_encoder_and_counts_its_passes(job, encoder, tmp_path):
-    plain = recover(job(restarts=1, steps=1))
-    found = recover(job(restarts=1, steps=1, start=encoder, out=tmp_path / "other"))
+    plain = recover(job(restarts=2, steps=1))
+    found = recover(job(restarts=2, steps=1, start=encoder, out=tmp_path / "other"))
     assert found.forwards == plain.forwards + 2, "one to check that it fits, one to rank its guesses"
     first, second = (json.loads(outcome.result.read_text())["items"] for outcome in (plain, found))
     assert np.median([i["residual"] for i in second]) < np.median([i["residual"] for i in first])
@@ -61,6 +61,7 @@ def test_an_encoder_for_something_else_is_refused_before_anything_is_written(job
         ({"operator": "gaussian:m=24,seed=2"}, "start is an encoder for another operator"),
         ({"operator": "gaussian:m=25"}, "start is an encoder of 24 measurements"),
         ({"name": "linear"}, "start is an encoder for another generator"),
+        ({"restarts": 1}, "`restarts=1` leaves no room"),
         ({"source": {"labels": str(tmp_path / "labels.npy")}}, "an encoder is made for one class"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -66,8 +66,8 @@ def solve(
         most, whose measurements are nearest to its own (:meth:`genprior.Generator.pool`).
     start
         what guesses one more candidate for each item, such as a :class:`genprior.StartEncoder` from
-        ``gp.load_start_encoder(path)``. A guess is ranked among the samples by its own measurements, so that a poor one is
-        left aside. Not together with ``z0``.
+        ``gp.load_start_encoder(path)``. It is ranked among the samples by its own measurements, behind the nearest one at
+        best, so that no answer is worse for it. Not together with ``z0`` or ``restarts=1``.
     restarts
         number of starts per item; where ``z0`` has an axis for them, its length. They run in parallel, and the
         worse ones are culled on the way. By default as many as pay: one for each item; then, as long as limits allow
@@ -123,7 +123,7 @@ def solve(
     choice = Auto() if solver is None else solver
     stop = MaxSteps(1000) if stop is None else stop
     _check_types(problem, choice, stop, callbacks)
-    _check_start(start, z0)
+    _check_start(start, z0, restarts)
     _check_engine(engine, callbacks)
     chosen = choice.solver(problem)
     options = Options(
@@ -210,7 +210,7 @@ def _check_types(problem: object, choice: object, stop: object, callbacks: objec
         raise TypeError(f"stop must be a stop rule such as gp.MaxSteps(500) | gp.Seconds(10), got {stop!r}")
 
 
-def _check_start(start: object, z0: object) -> None:
+def _check_start(start: object, z0: object, restarts: int | None) -> None:
     if start is not None and not isinstance(start, Guess):
         raise TypeError(
             f"start must be a trained encoder such as gp.load_start_encoder('encoder.safetensors'), or have a method "
@@ -219,6 +219,11 @@ def _check_start(start: object, z0: object) -> None:
     if start is not None and z0 is not None:
         raise ValueError(
             "start adds a candidate to those that are chosen, but z0 holds the starts: leave one of them out"
+        )
+    if start is not None and restarts == 1:
+        raise ValueError(
+            "`start` adds a candidate behind the nearest sample, and `restarts=1` leaves no room for it: leave `restarts` out "
+            "or give at least 2"
         )
 
 

@@ -2,7 +2,7 @@
 
 Most items that fail, fail because of their start. So every item looks before it searches: of a pool of samples of the
 generator, drawn once for all items, those come first whose measurements are nearest to its own. A guess, such as that of
-a trained encoder, is one more candidate, and comes where its measurements put it.
+a trained encoder, is one more candidate: it comes where its measurements put it, behind the nearest sample at best.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _LEAST = 32
 """Least samples where there are few items."""
 _MOST_OF_BUDGET = 0.15
 """Share of a run's limits that looking may take."""
-_FOR_A_GUESS = 3
-"""Passes to compare a guess with one sample, and to check that it was made for the problem."""
+_FOR_A_GUESS = 2
+"""Passes to rank guesses, and to check that they were made for the problem."""
 _GUESSED = -1
 """The number of an item's own guess in the order of its candidates."""
 
@@ -84,28 +84,26 @@ class Starts:
 def nearest(problem: Problem, items: int, most: int, seed: int, guess: Guess | None = None) -> Starts | None:
     """For every item, the ``most`` samples of the generator's pool that fit it best; None where limits forbid a pool.
 
-    A guess counts as one more sample, and stands behind those that fit as well. The passes are counted and limited by
-    those of the problem's generator. The candidates of an item depend on the seed, its data, and on how many items there
-    are: up to 32 of them, the pool grows with their number.
+    A guess counts as one more sample, and stands behind those that fit as well, and always behind the nearest one: so the
+    first round is the same with and without it. The passes are counted and limited by those of the problem's generator.
+    The candidates of an item depend on the seed, its data, and on how many items there are: up to 32 of them, the pool grows
+    with their number.
     """
     generator = problem.generator
     wanted = min(SAMPLES, max(_LEAST, _PER_ITEM * items, most))
     affordable = _affordable(generator, wanted, items)
-    guessing = guess is not None and generator.passes.share(_FOR_A_GUESS, 0, items) <= _MOST_OF_BUDGET
-    if affordable >= BLOCK:
-        pool = generator.pool(affordable, seed, rows=items)
-        latents, scores = pool.latents, _scores(problem, pool.signals, items)
-    elif guessing:  # beside one sample; the others follow unseen
-        latents = latents_of_pool(generator, math.ceil(most / BLOCK) * BLOCK, seed)
-        scores = _scores(problem, generator(latents[:1]), items)
-        scores = torch.nn.functional.pad(scores, (0, len(latents) - 1), value=math.inf)
-    else:
+    if affordable < BLOCK:
         return None
-    if guess is None or not guessing:
-        return Starts(latents, scores.argsort(dim=1, stable=True)[:, :most])
+    pool = generator.pool(affordable, seed, rows=items)
+    scores = _scores(problem, pool.signals, items)
+    if guess is None or generator.passes.share(_FOR_A_GUESS, 0, items) > _MOST_OF_BUDGET:
+        return Starts(pool.latents, scores.argsort(dim=1, stable=True)[:, :most])
     guesses = _checked(guess.guess(problem), generator, items)
-    order = torch.cat([scores, _own_scores(problem, guesses)[:, None]], dim=1).argsort(dim=1, stable=True)[:, :most]
-    return Starts(latents, torch.where(order == len(latents), _GUESSED, order), guesses)
+    order = torch.cat([scores, _own_scores(problem, guesses)[:, None]], dim=1).argsort(dim=1, stable=True)
+    order = torch.where(order == len(pool), _GUESSED, order)
+    best = order[:, 0] == _GUESSED
+    order[best, :2] = order[best, :2].flip(1)
+    return Starts(pool.latents, order[:, :most], guesses)
 
 
 def _scores(problem: Problem, signals: Tensor, items: int) -> Tensor:
