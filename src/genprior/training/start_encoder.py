@@ -58,26 +58,19 @@ class StartEncoderSettings:
     level of its own, most of them far below. Real signals, which the generator makes only nearly, look like noisy ones."""
     latent_weight: float = 0.1
     """Weight of ``|E(y) - z|^2``, relative to ``|G(E(y)) - G(z)|^2``, both in units of their variance."""
-    size_weight: float = 1.0
-    """Weight of the square by which ``|E(y)|^2`` lies outside of what nine in ten draws of z have, in units of the mean. An
-    encoder of few measurements would guess latents that are shorter than all that the generator knows, and searches from
-    there end at poorer signals."""
 
     def __post_init__(self) -> None:
         for name in ("width", "components", "samples", "batch", "steps"):
             _validate.whole(name, getattr(self, name))
         _validate.number("rate", self.rate, above=0)
-        for name in ("noise", "latent_weight", "size_weight"):
+        for name in ("noise", "latent_weight"):
             _validate.number(name, getattr(self, name), least=0)
 
 
 class StartEncoderTask(Task):
-    """Minimises ``|G(E(A x + noise)) - x|^2 / Var x + weight |E(A x + noise) - z|^2 / Var z`` over samples ``x = G(z)``.
+    """Minimises ``|G(E(A x + noise)) - x|^2 / Var x + weight |E(A x + noise) - z|^2 / Var z`` over samples ``x = G(z)``."""
 
-    A third part keeps the guess as long as draws of z are.
-    """
-
-    columns = ("signal_error", "latent_error", "size_error")
+    columns = ("signal_error", "latent_error")
 
     def __init__(
         self,
@@ -95,8 +88,7 @@ class StartEncoderTask(Task):
         self.settings, self.generator, self.operator = settings, generator, operator
         self.steps, self.batch = settings.steps, settings.batch
         self._more = facts or {}
-        signals, measurements, sizes = self._samples(_random.stream("encoder", seed))
-        self._sizes = (float(sizes.quantile(0.05)), float(sizes.quantile(0.95)))
+        signals, measurements = self._samples(_random.stream("encoder", seed))
         self._variance = float((signals - signals.mean(dim=0)).square().mean())
         mean, basis, self._unit = components(measurements, settings.components, settings.noise)
         self._shape: dict[str, Any] = {
@@ -133,11 +125,8 @@ class StartEncoderTask(Task):
         found = found.to(z)
         signal_error = (self.generator(found) - x).square().mean() / max(self._variance, torch.finfo(x.dtype).tiny)
         latent_error = (found - z).square().mean() / self.generator.spread**2
-        size = self._size(found)
-        size_error = ((self._sizes[0] - size).clamp_min(0) + (size - self._sizes[1]).clamp_min(0)).square().mean()
-        loss = signal_error + self.settings.latent_weight * latent_error + self.settings.size_weight * size_error
-        devices.update(loss, self.optimisers.values())
-        return {"signal_error": signal_error, "latent_error": latent_error, "size_error": size_error}
+        devices.update(signal_error + self.settings.latent_weight * latent_error, self.optimisers.values())
+        return {"signal_error": signal_error, "latent_error": latent_error}
 
     def _noisy(self, x: Tensor, draw: Draw) -> Tensor:
         """Measurements with noise of another level for each sample, where the operator measures anything."""
@@ -149,12 +138,8 @@ class StartEncoderTask(Task):
         noise = noise.reshape(shape)
         return y + self.operator.measured(torch.view_as_complex(noise) if y.is_complex() else noise)
 
-    def _size(self, z: Tensor) -> Tensor:
-        """Mean square of a latent's entries, from the centre of their distribution and in units of its spread."""
-        return (z - self.generator.latent.centre).flatten(1).square().mean(dim=1) / self.generator.spread**2
-
-    def _samples(self, random: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Samples of the generator and their measurements, in rows, and the sizes of their latents."""
+    def _samples(self, random: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Samples of the generator and their measurements, in rows."""
         generator, settings = self.generator, self.settings
         values = math.prod(generator.signal_shape)
         most = max(_LEAST_SAMPLES, _MOST_VALUES // max(values, real_parts(self._one()).shape[1]))
@@ -165,7 +150,7 @@ class StartEncoderTask(Task):
                 x = generator(z)
                 signals.append(x.flatten(1))
                 measurements.append(real_parts(self.operator(x)))
-        return torch.cat(signals), torch.cat(measurements), self._size(latents)
+        return torch.cat(signals), torch.cat(measurements)
 
     def _one(self) -> Tensor:
         shape, generator = (1, *self.generator.signal_shape), self.generator
