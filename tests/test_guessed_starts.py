@@ -141,14 +141,15 @@ def test_guesses_keep_to_limits(passes):
 
 
 def test_a_run_with_guesses_resumes(tmp_path):
-    guess = Given(latents(seed=3) / 2)
-    whole = gp.solve(hard_problem(), start=guess, **SHORT)
+    """In the first of two batches: the second one starts from the stored guesses."""
+    guess, halves = Given(latents() + 0.1), {"restarts": 2, "batch_size": 4}
+    whole = gp.solve(hard_problem(), start=guess, **halves, **SHORT)
 
     def crash(view):
         if view.step == 20:
             raise RuntimeError("crash")
 
-    stored = {"checkpoint": gp.Checkpoint(tmp_path / "run", steps=8), **SHORT}
+    stored = {"checkpoint": gp.Checkpoint(tmp_path / "run", steps=8), **halves, **SHORT}
     with pytest.raises(RuntimeError, match="crash"):
         gp.solve(hard_problem(), start=guess, callbacks=[crash], **stored)
     for other in (None, Given(latents(seed=4))):

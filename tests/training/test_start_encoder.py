@@ -123,6 +123,16 @@ def test_guesses_are_within_the_latent_distribution(latent, devices, tmp_path):
         assert (latent.reach(found) <= 1 + 1e-6).all()
 
 
+@pytest.mark.parametrize("latent", [gp.Normal(2.0), gp.Uniform(0.0, 2.0), gp.TruncatedNormal(radius=1.5)], ids=str)
+def test_what_is_farther_out_than_draws_is_moved_in(latent):
+    inside = latent.sample(50, (2, 3), torch.Generator().manual_seed(0))
+    torch.testing.assert_close(latent.within(inside), inside)
+    far = latent.centre + 100 * (inside - latent.centre)
+    moved = latent.within(far)
+    assert (latent.reach(moved) <= 1 + 1e-9).all() and (latent.reach(far) > 1).all()
+    assert (((moved - latent.centre) * (far - latent.centre)) >= 0).all(), "towards the centre, not beyond"
+
+
 # -- training and file -------------------------------------------------------------------------------------------------
 
 
