@@ -12,7 +12,8 @@ from genprior.history import History
 from genprior.loop.checkpoint import Checkpoint
 from genprior.loop.solve import solve
 from genprior.losses import EmpiricalRisk, LeastSquares, Loss, SquaredDistance
-from genprior.models.bundled import load_classifier, load_encoder, load_generator
+from genprior.models.bundled import load_classifier, load_encoder, load_generator, load_start_encoder
+from genprior.models.start_encoder import StartEncoder
 from genprior.problem import Problem
 from genprior.result import Result
 from genprior.solvers import (
@@ -94,6 +95,7 @@ __all__ = [
     "Solver",
     "SquaredDistance",
     "SquaredL2",
+    "StartEncoder",
     "State",
     "Status",
     "StopRule",
@@ -110,6 +112,7 @@ __all__ = [
     "load_classifier",
     "load_encoder",
     "load_generator",
+    "load_start_encoder",
     "metrics",
     "operators",
     "penalties",

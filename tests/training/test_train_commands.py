@@ -16,7 +16,7 @@ from genprior._progress import Bar
 from genprior.models.saved import load_network
 from genprior.training import quality
 from genprior.training.data import ImageSet, image_files
-from genprior.training.encoder import EncoderTask
+from genprior.training.image_encoder import ImageEncoderTask
 from genprior.training.start import recorded_threads
 from genprior.training.task import Devices
 
@@ -159,12 +159,11 @@ def test_classifier_and_encoder(few_digits, tmp_path, capsys):
     options = ["--generator", weights, "--steps", "2", "--width", "2", "--batch", "4", "--json"]
     for more in (
         [],
-        ["--measurements", "9"],
         ["--own-samples", "1"],
         ["--start", str(tmp_path / "g/encoder.safetensors")],
     ):
         out = tmp_path / f"e{len(more)}{''.join(more[:1])}"
-        assert run("encoder", "--out", str(out), *options, *more) == 0, capsys.readouterr().err
+        assert run("image-encoder", "--out", str(out), *options, *more) == 0, capsys.readouterr().err
         capsys.readouterr()
         assert gp.load_encoder(out / "encoder.safetensors").latent_shape == (3,)
         assert ("## Training, part 1" in (out / "encoder.md").read_text()) == ("--start" in more)
@@ -197,7 +196,7 @@ def test_encoder_of_ones_own_generator(few_digits, folder, tmp_path, capsys):
     words = ["--data", str(folder), "--licence", "mine", "--weights-licence", "also mine", "--json"]
     assert run("folder", "--out", str(out), *TINY, *words) == 0
     options = [
-        "encoder",
+        "image-encoder",
         "--generator",
         str(out / "generator.safetensors"),
         "--steps",
@@ -221,12 +220,12 @@ def test_an_encoder_does_not_see_what_was_held_out(few_digits, folder, tmp_path,
     words = [*TINY, "--data", str(folder), "--json", "--hold-out", "2", "--limit", "5"]
     assert run("folder", "--out", str(out), *words) == 0
 
-    class Spy(EncoderTask):
+    class Spy(ImageEncoderTask):
         def __init__(self, settings, generator, pictures, *more):
             seen.append(pictures.bytes)
             super().__init__(settings, generator, pictures, *more)
 
-    monkeypatch.setattr("genprior.cli.train.EncoderTask", Spy)
+    monkeypatch.setattr("genprior.cli.train.ImageEncoderTask", Spy)
     generator = str(out / "generator.safetensors")
     options = [
         "--generator",
@@ -242,12 +241,12 @@ def test_an_encoder_does_not_see_what_was_held_out(few_digits, folder, tmp_path,
         "--json",
     ]
     for count, more in ((3, []), (5, ["--hold-out", "0"])):
-        assert run("encoder", "--out", str(tmp_path / f"e{count}"), *options, *more) == 0, capsys.readouterr().err
+        assert run("image-encoder", "--out", str(tmp_path / f"e{count}"), *options, *more) == 0, capsys.readouterr().err
         assert torch.equal(seen[-1], image_files(folder, limit=5).bytes[:count])
         card = (tmp_path / f"e{count}" / "encoder.md").read_text()
         assert f"**Hold out:** {5 - count}" in card and "**Limit:** 5" in card
     capsys.readouterr()
-    assert run("encoder", "--out", str(tmp_path / "x"), *options, "--hold-out", "5") == 1
+    assert run("image-encoder", "--out", str(tmp_path / "x"), *options, "--hold-out", "5") == 1
     assert "--hold-out must be below the number of images, 5, got 5" in " ".join(capsys.readouterr().err.split())
 
 
@@ -273,7 +272,7 @@ def test_what_goes_wrong(folder, tmp_path, capsys):
             "-images-idx3-ubyte could not be downloaded",
         ),
         (["folder", "--data", str(folder), "--out", str(tmp_path / "o"), "--device", "abacus"], "device 'abacus'"),
-        (["encoder", "--generator", "minst", "--out", str(tmp_path / "o")], "no bundled generator 'minst'"),
+        (["image-encoder", "--generator", "minst", "--out", str(tmp_path / "o")], "no bundled generator 'minst'"),
     ]
     for words, message in cases:
         assert run(*words) == 1, words
@@ -294,7 +293,7 @@ def test_without_the_extra(folder, tmp_path):
 
 
 def test_help_has_an_example(capsys):
-    for name in ("mnist", "fashion-mnist", "celeba", "folder", "classifier", "encoder"):
+    for name in ("mnist", "fashion-mnist", "celeba", "folder", "classifier", "encoder", "image-encoder"):
         assert run(name, "--help") == 0
         assert f"genprior train {name} " in capsys.readouterr().out
 

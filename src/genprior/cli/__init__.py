@@ -32,7 +32,15 @@ from genprior.cli.reproduce import (
 )
 from genprior.cli.serve import Serve
 from genprior.cli.speech import Output, drop_output, flush_output, remember_command, say_error, settle_streams
-from genprior.cli.train import TrainCeleba, TrainClassifier, TrainEncoder, TrainFashion, TrainFolder, TrainMnist
+from genprior.cli.train import (
+    TrainCeleba,
+    TrainClassifier,
+    TrainEncoder,
+    TrainFashion,
+    TrainFolder,
+    TrainImageEncoder,
+    TrainMnist,
+)
 
 
 class Command(Protocol):
@@ -55,6 +63,7 @@ COMMANDS: dict[tuple[str, ...], type[Command]] = {
     ("train", "folder"): TrainFolder,
     ("train", "classifier"): TrainClassifier,
     ("train", "encoder"): TrainEncoder,
+    ("train", "image-encoder"): TrainImageEncoder,
     ("reproduce", "all"): ReproduceAll,
     ("reproduce", "compressive-sensing"): ReproduceSensing,
     ("reproduce", "linf-denoising"): ReproduceDenoising,

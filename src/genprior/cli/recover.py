@@ -48,6 +48,8 @@ class Common(Workers, Prior):
     restarts: int | None = None
     """Starts per item, side by side; the worse ones are dropped early. By default as many as pay: one, and more for items
     that end far worse than the others."""
+    start: Path | None = None
+    """A file of genprior train encoder: its guess is one more candidate for the start of each item."""
     time: float | None = None
     """Seconds for the whole job, by the clock on the wall, with any number of workers."""
     steps: int | None = None
@@ -83,7 +85,8 @@ class Common(Workers, Prior):
         self.settle()
         own = {field.name for field in fields(self)} - {"inputs"}
         shared = {field.name: getattr(self, field.name) for field in fields(Recovery) if field.name in own}
-        return Recovery(inputs=self.inputs, source=self.source(self.labels), **shared | {"operator": operator})
+        own_words = {"operator": operator, "start": None if self.start is None else str(self.start)}
+        return Recovery(inputs=self.inputs, source=self.source(self.labels), **shared | own_words)
 
     def carry_out(self, operator: str) -> None:
         """Run the job, or a part of it, show its progress, print a summary."""
@@ -174,6 +177,7 @@ class Recover(Common):
     Example:
         genprior recover pictures/ --generator mnist --operator gaussian:m=392,seed=0 --simulate --out recovered
         genprior recover small/ --generator celeba --operator downsample:4 --restarts 4 --out large
+        genprior recover y.npy --operator gaussian:m=78,seed=0 --start runs/encoder/encoder.safetensors --out recovered
     """
 
     operator: str

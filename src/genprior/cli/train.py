@@ -8,20 +8,25 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
+from rich.text import Text
 
 from genprior import _validate
+from genprior.cli.prior import Prior
+from genprior.cli.speech import Output
 from genprior.cli.training import Flat, GeneratorTraining, Measure, Training
 from genprior.generators import Generator
 from genprior.models.bundled import find, has_bundled, load_classifier, load_encoder, load_generator
+from genprior.models.foreign import origin
 from genprior.models.saved import load_network
-from genprior.operators import Gaussian
+from genprior.operators.parse import parse_operator
 from genprior.training import data
 from genprior.training.classifier import ClassifierSettings, ClassifierTask
 from genprior.training.data import ImageSet
-from genprior.training.encoder import EncoderSettings, EncoderTask
+from genprior.training.image_encoder import ImageEncoderSettings, ImageEncoderTask
 from genprior.training.loop import Trained
 from genprior.training.quality import measure
 from genprior.training.start import parts_of
+from genprior.training.start_encoder import GUESSES, StartEncoderSettings, StartEncoderTask
 from genprior.training.task import Devices
 from genprior.training.wgan import WganSettings
 
@@ -154,12 +159,56 @@ class TrainClassifier(Training):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainEncoder(Training):
-    """Train an encoder for a generator, from images (or measurements of them) to latents, for warm starts.
+class TrainEncoder(Training, Prior):
+    """Train an encoder from measurements to latents, whose guesses genprior recover --start and denoise --start try.
+
+    It learns from the generator's own samples, within minutes, and is for this generator and this operator only.
 
     Example:
-        genprior train encoder --generator mnist --out runs/encoder
-        genprior train encoder --generator mnist --measurements 392 --out runs/encoder-392
+        genprior train encoder --generator mnist --operator gaussian:m=78,seed=0 --out runs/encoder
+        genprior recover y.npy --operator gaussian:m=78,seed=0 --start runs/encoder/encoder.safetensors --out recovered
+    """
+
+    operator: str = "identity"
+    """As in genprior recover, such as gaussian:m=392,seed=0; identity, whole images, for genprior denoise."""
+    settings: Annotated[StartEncoderSettings, Flat] = field(default_factory=StartEncoderSettings)
+
+    def run(self) -> None:
+        """Run the command."""
+        devices = self.prepare()
+        generator = self.source().open(str(devices.device)).generator
+        shape, dtype = generator.signal_shape, generator.dtype
+        operator = parse_operator(self.operator, shape, device=generator.device, dtype=dtype)
+        facts = {"generator": self.generator, "measured_by": self.operator} | self._licences()
+        self.course(StartEncoderTask(self.settings, generator, operator, self.seed, facts), devices)
+
+    def _report(self, files: list[Path], facts: dict[str, Any]) -> None:
+        """Also how well the encoder guesses."""
+        super()._report(files, facts)
+        if not self.json:
+            found = facts["quality"][GUESSES]
+            share = found["share_that_fits_better_than_the_whole_pool"]
+            own, nearest = found["residual_of_the_guess"], found["residual_of_the_nearest_sample"]
+            text = (
+                f"of {found['fresh_samples']} fresh samples {share:.0%} are fitted better by the guess than by any of "
+                f"{found['pool']} samples; median residual {own:.2g}, of the nearest sample {nearest:.2g}"
+            )
+            Output().print(Text.assemble(("measured ", "bold"), text), soft_wrap=True)
+
+    def _licences(self) -> dict[str, Any]:
+        """Those on record for a generator of genprior train; they hold for what learns from its samples."""
+        path = origin(self.generator)
+        if path is None or path.suffix != ".safetensors":
+            return {}
+        return _licences_of(load_network(path).facts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainImageEncoder(Training):
+    """Train a convolutional encoder for a bundled generator, or one of genprior train, from images to latents.
+
+    Example:
+        genprior train image-encoder --generator mnist --out runs/image-encoder
     """
 
     generator: str = "mnist"
@@ -168,25 +217,17 @@ class TrainEncoder(Training):
     """The images that the generator was trained on: a folder with IDX files, or any folder, tar or zip of images."""
     hold_out: int | None = None
     """Number of images at the end that are not trained on; by default as many as in the generator's training."""
-    measurements: int | None = None
-    """Encode the back-projection of this many Gaussian measurements instead of the image."""
-    measurements_seed: int = 0
-    """Seed of the Gaussian operator."""
     start: str | None = None
     """Bundled name or path of an encoder of the same width to start from."""
-    settings: Annotated[EncoderSettings, Flat] = field(default_factory=EncoderSettings)
+    settings: Annotated[ImageEncoderSettings, Flat] = field(default_factory=ImageEncoderSettings)
 
     def run(self) -> None:
         """Run the command."""
         devices = self.prepare()
         generator = load_generator(self.generator, device=devices.device)
-        operator = None
-        if self.measurements is not None:
-            shape, seed = generator.signal_shape, self.measurements_seed
-            operator = Gaussian(self.measurements, shape, seed=seed, device=devices.device)
         start = None if self.start is None else load_encoder(self.start)
         recorded = load_network(find(self.generator, "generator")).facts
-        facts = {name: recorded[name] for name in ("data_licence", "weights_licence") if recorded.get(name)}
+        facts = _licences_of(recorded)
         pictures = None
         if self.settings.own_samples < 1:
             facts |= self._left_out(recorded)
@@ -194,7 +235,7 @@ class TrainEncoder(Training):
             pictures, _ = _held_out(everything, facts.get("hold_out", 0))
         if self.start is not None:
             facts["earlier"] = parts_of(load_network(find(self.start, "encoder")).facts)
-        self.course(EncoderTask(self.settings, generator, pictures, self.seed, operator, start, facts), devices)
+        self.course(ImageEncoderTask(self.settings, generator, pictures, self.seed, start, facts), devices)
 
     def _left_out(self, recorded: dict[str, Any]) -> dict[str, int]:
         """The data that were held out of the generator's training, as recorded in its file; the encoder holds them out too."""
@@ -215,6 +256,10 @@ class TrainEncoder(Training):
             )
         channels, _, side = generator.signal_shape
         return self.image_files(self.data, devices, side=side, channels=channels, limit=limit)
+
+
+def _licences_of(recorded: dict[str, Any]) -> dict[str, Any]:
+    return {name: recorded[name] for name in ("data_licence", "weights_licence") if recorded.get(name)}
 
 
 def _held_out(everything: ImageSet, count: int) -> tuple[ImageSet, ImageSet]:

@@ -45,6 +45,10 @@ class LatentDistribution(ABC):
         """
         return _batch.norm(z - self.centre) / (self.spread_in(tuple(z.shape[1:])) * _farthest(z))
 
+    def within(self, z: Tensor) -> Tensor:
+        """The latents, those that are farther out than draws go moved towards the centre."""
+        return self.centre + (z - self.centre) / _batch.spread(self.reach(z).clamp_min(1.0), z)
+
 
 @dataclass(frozen=True)
 class Normal(LatentDistribution):
@@ -133,6 +137,10 @@ class Uniform(LatentDistribution):
     def reach(self, z: Tensor) -> Tensor:
         """Distance of each latent's farthest coordinate from the centre, relative to the bound."""
         return (_batch.flat(z) - self.centre).abs().amax(dim=1) / ((self.high - self.low) / 2)
+
+    def within(self, z: Tensor) -> Tensor:
+        """The nearest latents within the bounds."""
+        return z.clamp(self.low, self.high)
 
 
 def _farthest(z: Tensor) -> float:

@@ -21,7 +21,7 @@ from genprior.jobs.posed import check_loss
 from genprior.jobs.results import write_result
 from genprior.jobs.resume import SIGNALS, plan_of, refuse_losses
 from genprior.jobs.settings import Recovery
-from genprior.jobs.shipment import Shipment
+from genprior.jobs.shipment import Shipment, digest_of
 from genprior.jobs.work import Model, RecoveryWork
 from genprior.models.foreign import source_digest
 from genprior.models.labels import check_labels
@@ -70,7 +70,7 @@ class Driver:
         self.labels = _labels(job)
         self.source = replace(job.source, label=self.labels[0], labels=None) if self.labels else job.source
         opened = self.source.open(job.device if isinstance(self.engine, Serial) else "cpu")
-        self.model, self.notes = Model.of(opened.generator, job.operator), opened.notes
+        self.model, self.notes = Model.of(opened.generator, job.operator, job.start), opened.notes
         check_loss(job, self.model.operator)
         expected = _expected(job, self.model.generator, self.model.operator)
         self.items = open_items(job.inputs, expected, skip=job.skip, without=job.out)
@@ -98,7 +98,7 @@ class Driver:
 
     def work(self) -> RecoveryWork:
         """What the workers do."""
-        shipment = Shipment.of(self.source, self.job.operator, whole=not self.engine.here)
+        shipment = Shipment.of(self.source, self.job.operator, start=self.job.start, whole=not self.engine.here)
         return RecoveryWork(self.job, self.items, self.labels, shipment, self.digest, here=self.model)
 
     def _check_labels(self) -> None:
@@ -115,6 +115,7 @@ class Driver:
             CONTENT + "inputs": self.items.fingerprint(),
             CONTENT + "generator": self.digest,
             CONTENT + "operator": digest_of_files(self.job.operator),
+            CONTENT + "start": digest_of(self.job.start),
             CONTENT + "labels": fingerprint(None if self.labels is None else list(self.labels)),
         }
         return {**self.job.asked(), **digests}

@@ -57,6 +57,7 @@ def _facts(job: Recovery, outcome: Outcome) -> list[tuple[str, str]]:
         ("median residual |A x - y| / |y|", _number(numbers["median_residual"])),
         ("median true error |x - original| / |original|", _number(numbers["median_error"])),
         ("loss, solver, starts", f"{job.loss}, {job.solver}, {job.restarts or 'as many as pay'} per item"),
+        ("starts guessed by", job.start or ""),
         ("need attention", ", ".join(f"{count} {why}" for why, count in outcome.attention.most_common())),
         ("latents outside of the generator's distribution", f"{outcome.outside}" if outcome.outside else ""),
         ("limit", ", ".join(filter(None, limit)) or f"{job.most_steps} steps per batch"),

@@ -137,6 +137,8 @@ class Recovery:
     solver: str = "auto"
     restarts: int | None = None
     """Starts per item; None: as many as pay."""
+    start: str | None = None
+    """A file of ``genprior train encoder``, whose guess is one more candidate for the start of each item."""
     time: float | None = None
     steps: int | None = None
     patience: int | None = None
@@ -173,6 +175,7 @@ class Recovery:
         solver_named(self.solver)
         if self.restarts is not None:
             _validate.whole("restarts", self.restarts)
+        _check_start(self.start, self.source, self.restarts)
         _validate.whole("batch_size", self.batch_size)
         _validate.whole("pictures", self.pictures, 0)
         _validate.seed(self.seed)
@@ -204,3 +207,17 @@ class Recovery:
         for name in ("out", "device", "pictures"):
             del plain[name]
         return {**plain.pop("source"), **plain, "inputs": [shown(given) for given in self.inputs]}
+
+
+def _check_start(start: str | None, source: Source, restarts: int | None) -> None:
+    """An encoder is made for one module, and that of a conditional generator is another one for each class."""
+    if start is not None and source.labels is not None:
+        raise ValueError(
+            "`start` and `labels` were both given, but an encoder is made for one class: solve the classes one by one, "
+            "each with `label` and an encoder of its own, or leave out `start`"
+        )
+    if start is not None and restarts == 1:
+        raise ValueError(
+            "`start` adds a candidate behind the nearest sample, and `restarts=1` leaves no room for it: leave `restarts` out "
+            "or give at least 2"
+        )

@@ -61,12 +61,14 @@ class Sent:
 
 @dataclass(frozen=True)
 class Shipment:
-    """A generator, an operator and, where there is one, a classifier as texts, and the files behind them."""
+    """A generator, an operator and, where there are any, a classifier and an encoder as texts, and the files behind them."""
 
     source: Source
     operator: str
     classifier: Classifier | None
     files: tuple[Sent, ...]
+    start: str | None = None
+    """The file of an encoder for starts."""
     folder: Path | None = None
     """From which a package is imported that is a network: ``package.module:build``."""
 
@@ -77,6 +79,7 @@ class Shipment:
         operator: str = "identity",
         classifier: Classifier | None = None,
         *,
+        start: str | None = None,
         whole: bool,
     ) -> Shipment:
         """After the networks were opened here, so that the modules they import from their own folder are known.
@@ -87,12 +90,12 @@ class Shipment:
         if classifier is not None:
             networks.append((classifier.classifier, classifier.weights, "classifier"))
         found = [path for network in networks for path in _behind(*network)]
-        found += [Path(name) for name in files_of(operator)]
+        found += [Path(name) for name in (*files_of(operator), *([] if start is None else [start]))]
         files = tuple(
             Sent.of(path, whole=whole) for path in dict.fromkeys(map(_absolute, found)) if not _installed(path)
         )
         folder = Path.cwd() if any(_is_package(network) for network, _, _ in networks) else None
-        return cls(source, operator, classifier, files, folder)._moved(
+        return cls(source, operator, classifier, files, start, folder)._moved(
             {str(path): str(_absolute(path)) for path in found}
         )
 
@@ -122,7 +125,14 @@ class Shipment:
         if classifier is not None:
             weights = classifier.weights and _moved(classifier.weights, at)
             classifier = Classifier(classifier=_moved(classifier.classifier, at), weights=weights)
-        return replace(self, source=source, operator=with_files(self.operator, at), classifier=classifier)
+        start = self.start and _moved(self.start, at)
+        operator = with_files(self.operator, at)
+        return replace(self, source=source, operator=operator, classifier=classifier, start=start)
+
+
+def digest_of(file: str | None) -> str:
+    """The digest of a file's content; empty without a file."""
+    return "" if file is None else Sent.of(Path(file), whole=False).digest
 
 
 def refuse_other_numbers(network: str, found: str, wanted: str) -> None:

@@ -20,8 +20,10 @@ from genprior.jobs.shipment import Shipment, refuse_other_numbers
 from genprior.jobs.threads import threads_since
 from genprior.loop.run import share_done
 from genprior.loop.solve import Hopeless, solve
+from genprior.models.bundled import load_start_encoder
 from genprior.models.foreign import source_digest
 from genprior.models.labels import with_label
+from genprior.models.start_encoder import StartEncoder
 from genprior.operators import Operator
 from genprior.operators.parse import parse_operator
 from genprior.problem import Problem
@@ -59,16 +61,22 @@ def contents(task: Task, items: Items, place: Place) -> list[Loaded] | Blind:
 
 @dataclass(frozen=True)
 class Model:
-    """Generator and operator of a job, opened."""
+    """Generator and operator of a job, opened, and the encoder of its starts, where there is one."""
 
     generator: Generator
     operator: Operator
+    start: StartEncoder | None = None
 
     @classmethod
-    def of(cls, generator: Generator, operator: str) -> Model:
-        """The operator fits the generator's signals."""
+    def of(cls, generator: Generator, operator: str, start: str | None = None) -> Model:
+        """The operator fits the generator's signals, and the encoder fits both."""
         shape, device, dtype = generator.signal_shape, generator.device, generator.dtype
-        return cls(generator, parse_operator(operator, shape, device=device, dtype=dtype))
+        parsed = parse_operator(operator, shape, device=device, dtype=dtype)
+        if start is None:
+            return cls(generator, parsed)
+        encoder = load_start_encoder(start, device=device)
+        encoder.check(generator, parsed)
+        return cls(generator, parsed, encoder)
 
 
 @dataclass(frozen=True)
@@ -92,7 +100,7 @@ class RecoveryWork:
         return {**self.__dict__, "job": replace(self.job, inputs=()), "here": None}
 
     def open(self, place: Place) -> Callable[[Task], SolvedBatch | Blind]:
-        """Open generator and operator, once for all batches."""
+        """Open generator, operator and encoder, once for all batches."""
         model = self.here or self._arrived(place.device(self.job.device))
         return Solver(self.job, model, self.items, self.labels, place).solved
 
@@ -101,7 +109,7 @@ class RecoveryWork:
             generator = here.source.open(device).generator
             found = source_digest(here.source.generator, here.source.weights, generator)
             refuse_other_numbers("generator", found, self.digest)
-            return Model.of(generator, here.operator)
+            return Model.of(generator, here.operator, here.start)
 
 
 @dataclass(frozen=True)
@@ -151,6 +159,7 @@ class Solver:
             pose(job, generator, operator, y),
             solver_named(job.solver),
             stop=rule,
+            start=self.model.start,
             restarts=job.restarts,
             seed=job.seed,
             patience=job.patience,

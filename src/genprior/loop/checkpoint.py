@@ -116,6 +116,8 @@ class Keeper:
         """Whether a run is continued."""
         self.order = None if self._read is None else self._read.tensors.get("order")
         """The order of candidates of a run that chose its starts itself: a resumed run keeps to it."""
+        self.guesses = None if self._read is None else self._read.tensors.get("guesses")
+        """The guesses among the candidates, where there were any."""
 
     def due(self, step: int) -> bool:
         """Whether it is time to write."""
@@ -131,7 +133,8 @@ class Keeper:
             warnings.warn(f"the checkpoint could not be written ({problem}); the old file is unchanged", stacklevel=2)
 
     def _write(self, file: Checkpoint, done: list[Finished], running: Storable | None) -> None:
-        tensors: dict[str, Tensor] = {"order": self.order} if self.order is not None else {}
+        starts = {"order": self.order, "guesses": self.guesses}
+        tensors: dict[str, Tensor] = {name: value for name, value in starts.items() if value is not None}
         meta: dict[str, Any] = {"done": [], "running": None}
         for number, part in enumerate(done):
             packed, counts = part.packed()

@@ -31,8 +31,9 @@ class Restarts:
         residual ``|A x - y| / |y|`` at which an item is done, whatever the others reach.
     worse
         factor above the lower quartile of the batch's residuals (of its objectives, where there are none) at which an item has
-        ended badly. Where there are fewer than ``company`` items, one that is not fitted has. Of 128 real digits (m = 78), which
-        no latent fits, 4 starts lowered the residual by 30% for none between 1.5 and 2.5 times the quartile, for a third above.
+        ended badly. Where there are fewer than ``company`` items, one that is not fitted has. Of 128 real digits, which no
+        latent fits (m = 78), 4 starts lowered the residual by 30% for none between 1.5 and 2.5 times the quartile, for a
+        third above.
     company
         least number of items that one can be compared with.
     lower

@@ -19,7 +19,7 @@ from genprior.loop.batch import limited
 from genprior.loop.checkpoint import Checkpoint, Keeper
 from genprior.loop.restarts import Restarts
 from genprior.loop.run import Options, ProgressBar, Run
-from genprior.loop.starts import Starts, nearest
+from genprior.loop.starts import Guess, Starts, nearest
 from genprior.problem import Problem
 from genprior.result import Result
 from genprior.solvers.auto import Auto
@@ -36,6 +36,7 @@ def solve(
     *,
     stop: StopRule | None = None,
     z0: Tensor | None = None,
+    start: Guess | None = None,
     restarts: int | None = None,
     seed: int = 0,
     batch_size: int | None = None,
@@ -64,6 +65,10 @@ def solve(
         starts ``(B, *latent_shape)``, used by the first restart; or the starts of all restarts,
         ``(B, restarts, *latent_shape)``. By default each item starts from those of a pool of the generator's samples, 512 at
         most, whose measurements are nearest to its own (:meth:`genprior.Generator.pool`).
+    start
+        what guesses one more candidate for each item, such as a :class:`genprior.StartEncoder` from
+        ``gp.load_start_encoder(path)``. It is ranked among the samples by its own measurements, behind the nearest one at
+        best, so that no answer is worse for it. Not together with ``z0`` or ``restarts=1``.
     restarts
         number of starts per item; where ``z0`` has an axis for them, its length. They run in parallel, and the
         worse ones are culled on the way. By default as many as pay: one for each item; then, as long as limits allow
@@ -123,6 +128,7 @@ def solve(
     choice = Auto() if solver is None else solver
     stop = MaxSteps(1000) if stop is None else stop
     _check_types(problem, choice, stop, callbacks)
+    _check_start(start, z0, restarts)
     _check_engine(engine, callbacks)
     chosen = choice.solver(problem)
     options = Options(
@@ -141,10 +147,11 @@ def solve(
         given, items = _given_starts(problem, z0, options.restarts.most, seed), _items_of(problem, z0)
         each = math.ceil(items / (1 if engine is None else engine.size))
         batch_size = each if batch_size is None else min(items, _validate.whole("batch_size", batch_size))
-        identity = ("pool", seed) if given is None else (given.latents,)
+        chosen_by = ("pool", seed) if start is None else ("pool", seed, start)
+        identity = chosen_by if given is None else (given.latents,)
         keeper = Keeper(checkpoint, problem, choice, options, identity, batch_size)
         with ProgressBar(progress, items) as bar:
-            found = _Found(given) if given is not None else _looked(problem, items, options, seed, keeper)
+            found = _Found(given) if given is not None else _looked(problem, items, options, seed, keeper, start)
             options = replace(options, restarts=options.restarts.cut(found.starts.order.shape[1]))
             run = Run(
                 problem,
@@ -174,21 +181,21 @@ class _Found:
     seconds: float = 0.0
 
 
-def _looked(problem: Problem, items: int, options: Options, seed: int, keeper: Keeper) -> _Found:
-    """The candidates of all items from the generator's pool; those of the stored run, where it is continued.
+def _looked(problem: Problem, items: int, options: Options, seed: int, keeper: Keeper, start: Guess | None) -> _Found:
+    """The candidates of all items: the generator's pool and the guesses; those of the stored run, where it is continued.
 
     Where the limits do not allow for a pool, every item starts at random, once or as often as was asked for.
     """
     if keeper.order is not None:
-        return _Found(Starts.drawn(problem.generator, keeper.order, seed))
+        return _Found(Starts.drawn(problem.generator, keeper.order, seed, keeper.guesses))
     passes = Passes()
     counted = problem.counting(passes)
     clock = limited(counted, options.stop, 0.0)
-    starts = None if keeper.continues else nearest(counted, items, options.restarts.most, seed)
+    starts = None if keeper.continues else nearest(counted, items, options.restarts.most, seed, start)
     if starts is None:
         starts = Starts.given(_random_starts(problem.generator, items, options.restarts.rounds[0], seed))
     else:
-        keeper.order = starts.order
+        keeper.order, keeper.guesses = starts.order, starts.guesses
     return _Found(starts, passes.forwards, clock.seconds)
 
 
@@ -207,6 +214,23 @@ def _check_types(problem: object, choice: object, stop: object, callbacks: objec
         raise TypeError(f"solver must be a genprior solver such as gp.ExactADMM(), got {choice!r}{_hint(choice)}")
     if not isinstance(stop, StopRule):
         raise TypeError(f"stop must be a stop rule such as gp.MaxSteps(500) | gp.Seconds(10), got {stop!r}")
+
+
+def _check_start(start: object, z0: object, restarts: int | None) -> None:
+    if start is not None and not isinstance(start, Guess):
+        raise TypeError(
+            f"start must be a trained encoder such as gp.load_start_encoder('encoder.safetensors'), or have a method "
+            f"guess(problem), got {type(start).__name__}{': give latents as z0' if isinstance(start, Tensor) else ''}"
+        )
+    if start is not None and z0 is not None:
+        raise ValueError(
+            "start adds a candidate to those that are chosen, but z0 holds the starts: leave one of them out"
+        )
+    if start is not None and restarts == 1:
+        raise ValueError(
+            "`start` adds a candidate behind the nearest sample, and `restarts=1` leaves no room for it: leave `restarts` out "
+            "or give at least 2"
+        )
 
 
 def _check_engine(engine: object, callbacks: Sequence[Callback]) -> None:

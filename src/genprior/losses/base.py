@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from genprior.losses.exact_step import Prox, StepWithMemory
+from genprior.operators import Operator
 from genprior.terms import Term
 
 
@@ -62,6 +63,10 @@ class Loss(ABC):
         if self.batch is None:
             return self(signals).expand(items, -1)
         return torch.stack([self(signal.expand(items, *signal.shape)) for signal in signals], dim=1)
+
+    def observed(self) -> tuple[Operator, Tensor] | None:
+        """Operator and measurements of the items, from which a trained encoder guesses; None where there are none."""
+        return None
 
     def relative_residual(self, value: Tensor) -> Tensor | None:
         """``|A w - y| / |y|`` per item from the loss's value, where the loss is the square of a residual; else None."""

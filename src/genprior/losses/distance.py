@@ -9,6 +9,7 @@ from genprior import _batch, _validate
 from genprior._batch import PerItem
 from genprior.losses.base import Loss
 from genprior.losses.exact_step import Prox
+from genprior.operators import Identity, Operator
 from genprior.terms import Quadratic, Term
 from genprior.terms.parameters import describe
 
@@ -67,6 +68,10 @@ class SquaredDistance(Loss):
         """The loss, for all pairs at once."""
         weight = _batch.column(self.weight, self.y)
         return weight[:, None] * _batch.distances(self.y, signals).square()
+
+    def observed(self) -> tuple[Operator, Tensor]:
+        """The identity, and the given signals."""
+        return Identity(tuple(self.y.shape[1:])), self.y
 
     def relative_residual(self, value: Tensor) -> Tensor:
         """``|w - y| / |y|`` per item from the loss's value."""

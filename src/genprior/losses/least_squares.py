@@ -124,6 +124,10 @@ class LeastSquares(Loss):
         seen = self.operator(signals) if self.form is None else self.form.forward(signals)
         return 0.5 * _batch.distances(self.target, seen).square()
 
+    def observed(self) -> tuple[Operator, Tensor]:
+        """Operator and measurements."""
+        return self.operator, self.y
+
     def relative_residual(self, value: Tensor) -> Tensor:
         """``|A w - y| / |y|`` per item from the loss's value."""
         return (2 * value).sqrt() / _batch.norm(self.y)

@@ -14,6 +14,7 @@ from genprior.generators.preconditioner import mean_gram
 from genprior.models.classifiers import ConvClassifier
 from genprior.models.encoders import Encoder
 from genprior.models.saved import CLASSIFIERS, ENCODERS, GENERATORS, Saved, add_extras, load_network
+from genprior.models.start_encoder import StartEncoder
 
 FOLDER = Path(__file__).parent / "weights"
 
@@ -57,11 +58,23 @@ def load_classifier(name: str | Path = "mnist", *, device: torch.device | str = 
 def load_encoder(name: str | Path = "mnist", *, device: torch.device | str = "cpu") -> Encoder:
     """A trained encoder of images into latents of the generator of the same name: a warm start for ``solve(z0=...)``.
 
-    A bundled name or a path; on ``device``.
+    A bundled name or a path of a file that ``genprior train image-encoder`` wrote; on ``device``.
     """
     module = _load(name, "encoder", ENCODERS, device).module
     assert isinstance(module, Encoder)
     return module
+
+
+def load_start_encoder(path: str | Path, *, device: torch.device | str = "cpu") -> StartEncoder:
+    """A file that ``genprior train encoder`` wrote, for ``solve(start=...)``: an encoder of measurements; on ``device``."""
+    if not isinstance(path, str | Path):
+        raise TypeError(f"path must be the path of a file that genprior train encoder wrote, got {path!r}")
+    saved = load_network(path, device)
+    if not isinstance(saved.module, StartEncoder):
+        raise ValueError(
+            f"{path} holds a {saved.kind}, not an encoder of measurements: give a file that genprior train encoder wrote"
+        )
+    return saved.module
 
 
 def card(name: str, role: str = "generator") -> str:

@@ -19,6 +19,7 @@ from genprior.files.limits import check_head
 from genprior.models.classifiers import ConvClassifier
 from genprior.models.encoders import Encoder
 from genprior.models.generators import ConvGenerator, ResidualGenerator
+from genprior.models.start_encoder import StartEncoder
 
 _FORMAT = "genprior-network-1"
 _EXTRA = "extra/"
@@ -30,7 +31,8 @@ GENERATORS: dict[str, Callable[..., nn.Module]] = {
 }
 CLASSIFIERS: dict[str, Callable[..., nn.Module]] = {"conv-classifier": ConvClassifier}
 ENCODERS: dict[str, Callable[..., nn.Module]] = {"encoder": Encoder}
-_NETWORKS = GENERATORS | CLASSIFIERS | ENCODERS
+START_ENCODERS: dict[str, Callable[..., nn.Module]] = {"start-encoder": StartEncoder}
+_NETWORKS = GENERATORS | CLASSIFIERS | ENCODERS | START_ENCODERS
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class Saved:
     """Further facts: latent distribution, range of the signal, data, seed, measured quality."""
     extras: dict[str, Tensor] = field(default_factory=dict)
     """Further tensors, such as a generator's preconditioner; stored in float32."""
+    stored: torch.dtype = torch.float16
+    """How the weights are stored."""
 
 
 def build(kind: str, settings: dict[str, Any]) -> nn.Module:
@@ -57,8 +61,9 @@ def build(kind: str, settings: dict[str, Any]) -> nn.Module:
         raise ValueError(f"settings of {kind} do not fit it: {reason}") from problem
 
 
-def save_network(path: str | Path, saved: Saved, dtype: torch.dtype = torch.float16) -> None:
-    """Write a network atomically; weights are rounded to ``dtype``."""
+def save_network(path: str | Path, saved: Saved, dtype: torch.dtype | None = None) -> None:
+    """Write a network atomically; weights are rounded to ``dtype``, by default ``saved.stored``."""
+    dtype = saved.stored if dtype is None else dtype
     rounded = {name: tensor.detach().cpu().contiguous().to(dtype) for name, tensor in saved.module.state_dict().items()}
     broken = [name for name, tensor in rounded.items() if not bool(torch.isfinite(tensor).all())]
     if broken:
@@ -98,7 +103,8 @@ def load_network(path: str | Path, device: torch.device | str = "cpu") -> Saved:
     module = build(description["kind"], description["settings"])
     module.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
     module.to(device).eval().requires_grad_(False)
-    return Saved(description["kind"], description["settings"], module, description["facts"], extras)
+    stored = next((tensor.dtype for tensor in tensors.values()), torch.float16)
+    return Saved(description["kind"], description["settings"], module, description["facts"], extras, stored)
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

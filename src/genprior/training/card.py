@@ -37,7 +37,7 @@ def card_text(saved: Saved, weights: Path) -> str:
         f"# {weights.stem}",
         "",
         f"A `{saved.kind}` with {parameter_count(saved.module):,} numbers ({weights.stat().st_size / 1e6:.2f} MB, "
-        f"float16 on disk, float32 in memory): {_listed(saved.settings)}.",
+        f"{str(saved.stored).removeprefix('torch.')} on disk, float32 in memory): {_listed(saved.settings)}.",
         "",
         f"- **Data:** {facts.get('data', 'unknown')}",
         f"- **Licence of the data:** {facts.get('data_licence') or 'unknown'}",

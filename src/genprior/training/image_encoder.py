@@ -1,4 +1,4 @@
-"""Training of an encoder: images, or measurements of them, to latents for warm starts."""
+"""Training of an encoder of images: from images to latents."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from genprior.generators.contract import Generator
 from genprior.models.encoders import Encoder
 from genprior.models.saved import Saved, save_network
 from genprior.models.seeded import seeded
-from genprior.operators import Operator
 from genprior.report.sheets import contact_sheet
 from genprior.training.data import ImageSet
 from genprior.training.draw import Draw
@@ -23,7 +22,7 @@ from genprior.training.task import Devices, Task, ramp_down, set_rate
 
 
 @dataclass(frozen=True)
-class EncoderSettings:
+class ImageEncoderSettings:
     """Sizes and duration of a training."""
 
     width: int = 32
@@ -48,21 +47,17 @@ class EncoderSettings:
             raise ValueError(f"own_samples must be a share between 0 and 1, got {self.own_samples}")
 
 
-class EncoderTask(Task):
-    """An encoder for one generator: minimises ``|G(E(A^T A x)) - x|^2`` over images and samples of the generator.
-
-    Without an operator the encoder sees the image itself.
-    """
+class ImageEncoderTask(Task):
+    """An encoder for one generator: minimises ``|G(E(x)) - x|^2`` over images and samples of the generator."""
 
     columns = ("signal_error", "latent_error")
 
     def __init__(
         self,
-        settings: EncoderSettings,
+        settings: ImageEncoderSettings,
         generator: Generator,
         images: ImageSet | None,
         seed: int,
-        operator: Operator | None = None,
         start: Encoder | None = None,
         facts: dict[str, Any] | None = None,
     ) -> None:
@@ -72,7 +67,7 @@ class EncoderTask(Task):
             raise ValueError(
                 f"the generator makes images {generator.signal_shape}, but the data are {images.signal_shape}"
             )
-        self.settings, self.generator, self.images, self.operator = settings, generator, images, operator
+        self.settings, self.generator, self.images = settings, generator, images
         self.steps, self.batch = settings.steps, settings.batch
         self._more = facts or {}
         (latent,) = generator.latent_shape
@@ -97,26 +92,21 @@ class EncoderTask(Task):
             ) from None
 
     def identity(self) -> list[object]:
-        """Settings, data, generator, operator and the first weights."""
+        """Settings, data, generator and the first weights."""
         data = None if self.images is None else self.images.bytes
-        return [self.settings, data, self.generator.module, self.operator, self.network]
+        return [self.settings, data, self.generator.module, self.network]
 
     def step(self, number: int, draw: Draw, devices: Devices) -> dict[str, Tensor]:
         """One batch of samples and images."""
         set_rate(self.optimisers["encoder"], self.settings.rate * ramp_down(number, self.steps))
         z, real = self._batch(draw)
-        seen = self.seen(real)
         with devices.fabric.autocast():
-            found = self.network(seen)
+            found = self.network(real)
         found = found.float()
         pixels = (self.generator(found) - real).square().mean() / real.var().clamp_min(1e-6)
         latents = (found[: len(z)] - z).square().mean() if len(z) else pixels.new_zeros(())
         devices.update(pixels + self.settings.latent_weight * latents, self.optimisers.values())
         return {"signal_error": (pixels * real.var()), "latent_error": latents}
-
-    def seen(self, images: Tensor) -> Tensor:
-        """The encoder's input for images."""
-        return images if self.operator is None else self.operator.adjoint(self.operator(images))
 
     def _batch(self, draw: Draw) -> tuple[Tensor, Tensor]:
         own = round(self.batch * self.settings.own_samples)
@@ -133,7 +123,7 @@ class EncoderTask(Task):
         """Save images and their reconstructions, row by row."""
         real = self._shown()
         with torch.no_grad():
-            again = self.generator(self.network(self.seen(real)))
+            again = self.generator(self.network(real))
         rows = [part for pair in zip(_batch.pieces(real, 8), _batch.pieces(again, 8), strict=True) for part in pair]
         contact_sheet(torch.cat(rows), folder / f"{name}.png")
 
@@ -149,7 +139,6 @@ class EncoderTask(Task):
             "data_licence": "" if self.images is None else self.images.licence,
             **self._more,
             "training": dataclasses.asdict(self.settings),
-            "sees": "the picture" if self.operator is None else f"A^T y for {self.operator!r}",
         }
         path = folder / "encoder.safetensors"
         save_network(path, Saved("encoder", self._shape, self.network, facts))
