@@ -1,0 +1,47 @@
+"""How many images and how much time a problem gets, by its generator: a pass takes from 1 ms to 0.3 s an image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Images and seconds."""
+
+    images: int
+    tuning_images: int
+    first_look: float
+    """Seconds for every setting of a baseline."""
+    second_look: float
+    """For the best of them, and then for more starts."""
+    seconds: float
+    """For Auto and for every baseline."""
+    other_seconds: float
+    """For the ADMM presets and the methods as published."""
+    thinning: int = 1
+    """Every so manieth setting of a grid is tried."""
+
+
+_DIGITS = Budget(20, 10, 0.5, 2.5, 10.0, 6.0)
+FULL = {
+    "mnist": _DIGITS,
+    "celeba": Budget(10, 5, 1.0, 4.0, 15.0, 8.0, 2),
+    "faces": Budget(10, 5, 0.6, 3.0, 15.0, 6.0, 2),
+    "glitches": Budget(4, 2, 2.0, 5.0, 20.0, 8.0, 2),
+    "ecg": Budget(4, 2, 0.8, 3.0, 12.0, 6.0, 2),
+    "terrain": Budget(2, 1, 3.0, 6.0, 30.0, 10.0, 3),
+    "decoder": Budget(8, 4, 0.6, 2.5, 12.0, 6.0, 2),
+    "flow": Budget(8, 4, 0.6, 2.5, 12.0, 6.0, 2),
+}
+_SHORT = Budget(8, 4, 0.1, 0.25, 1.0, 0.5)
+QUICK = {
+    "mnist": _SHORT,
+    "celeba": Budget(2, 2, 0.2, 0.4, 2.0, 0.8),
+    "faces": Budget(4, 2, 0.2, 0.4, 2.0, 0.8),
+    "glitches": Budget(2, 1, 0.4, 0.8, 4.0, 1.5),
+    "ecg": Budget(2, 1, 0.2, 0.4, 2.0, 0.8),
+    "terrain": Budget(1, 1, 0.8, 1.5, 6.0, 2.0),
+    "decoder": Budget(4, 2, 0.1, 0.25, 1.5, 0.5),
+    "flow": Budget(4, 2, 0.1, 0.25, 1.5, 0.5),
+}
