@@ -92,7 +92,7 @@ def draw_race(race: Race, path: Path) -> None:
 
     columns = min(4, len(race.problems))
     lines = -(-len(race.problems) // columns)
-    figure = Figure(figsize=(4.2 * columns, 3.4 * lines + 0.5), layout="constrained")
+    figure = Figure(figsize=(4.2 * columns, 3.4 * lines + 1.2), layout="constrained")
     grid = figure.subplots(lines, columns, squeeze=False).flat
     for place, problem in zip(grid, race.problems, strict=False):
         for name, (seconds, values) in problem.curves.items():
@@ -116,8 +116,15 @@ def draw_race(race: Race, path: Path) -> None:
     for place in list(figure.axes)[len(race.problems) :]:
         place.set_axis_off()
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.supxlabel("what 90% of the images are within; dotted: the targets; *: as published", fontsize=9)
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(2 * columns, 6), fontsize=9, frameon=False)
+    figure.legend(
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=min(2 * columns, 6),
+        fontsize=9,
+        frameon=False,
+        title="what 90% of the images are within; dotted: targets; *: as published",
+    )
     write_atomically(path, lambda temporary: figure.savefig(temporary, dpi=100, format="png"))
 
 
