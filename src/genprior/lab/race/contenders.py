@@ -15,8 +15,6 @@ OURS = ("Auto", "ExactADMM", "LinearizedADMM")
 """With no option."""
 PUBLISHED: dict[str, Method] = {"CSGM (deepinv)": Csgm(), "DMPlug": DMPlug(), "D-Flow": DFlow()}
 """The methods of others with their published settings, which were not chosen for these problems."""
-STARTS = (1, 4, 16)
-"""Numbers of starts among which every baseline has its choice."""
 
 _STEPS = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 _ADAM = (0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.7)
@@ -34,12 +32,9 @@ class Entrant:
     edge: bool = False
     """Whether a setting of its solver lies at the edge of the grid."""
     starts: int | None = None
-    """Of an image, where it was tuned; None where the method chooses or prescribes it."""
-
-    @property
-    def most_starts(self) -> bool:
-        """Whether even more starts might be better."""
-        return self.starts == STARTS[-1]
+    """Of an image; None where the method chooses."""
+    most_starts: bool = False
+    """Whether that is the largest number that was tried: even more might be better."""
 
 
 def untuned() -> dict[str, Entrant]:

@@ -8,7 +8,7 @@ import torch
 
 from genprior.generators import Generator
 from genprior.lab.race.networks import decoder, flow
-from genprior.lab.third_party import PACKAGES, default_folder, download_archive, find_archive, open_third_party
+from genprior.lab.third_party import PACKAGES, default_folder, download_archive, open_third_party
 from genprior.models.bundled import has_bundled, load_generator
 
 _DRAWN: dict[str, Callable[..., Generator]] = {"decoder": decoder, "flow": flow}
@@ -37,14 +37,13 @@ def missing(name: str, *, download: bool, announce: Callable[[str], object]) -> 
     try:
         if download:
             download_archive(name, announce=announce)
-        else:
-            find_archive(name)
+        open_third_party(name)
     except FileNotFoundError:
         package = PACKAGES[name]
         return (
             f"its generator is in the package {package.name} {package.version} ({package.licence}), which is not part of "
             f"genprior: --download fetches it with pip; or put {package.archive} into {default_folder()}"
         )
-    except (ConnectionError, ValueError) as problem:
+    except (ImportError, ConnectionError, ValueError) as problem:
         return str(problem)
     return ""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from genprior.lab.race.budgets import Budget
-from genprior.lab.race.contenders import OURS, STARTS, Entrant, at_edge, grids, untuned
+from genprior.lab.race.contenders import OURS, Entrant, at_edge, grids, untuned
 from genprior.lab.race.methods import Baseline, Method, Watch
 from genprior.lab.race.outcome import Run, first_time, most_within
 from genprior.lab.race.problems import ERRORS, EXCESSES, Instance
@@ -18,7 +18,6 @@ from genprior.solvers import Choice
 
 _FINALISTS = 2
 """Settings of a baseline that enter the second, longer tuning run."""
-_QUICK_STARTS = STARTS[:2]
 
 
 def run_one(contest: Instance, name: str, method: Method, seconds: float) -> Run:
@@ -58,12 +57,13 @@ class Tuning:
         scores = [self._score(run) for run in runs]
         chosen, score = finalists[scores.index(min(scores))], min(scores)
         best = Baseline(chosen)
-        for starts in (_QUICK_STARTS if self.quick else STARTS)[1:]:
+        for starts in self.budget.starts[1:]:
             other = Baseline(chosen, starts)  # one that is later than the best so far has lost
             attempt = self._score(self._tried(name, other, min(self.budget.second_look, score[0])))
             if attempt < score:
                 best, score = other, attempt
-        return Entrant(best, "baseline", at_edge(chosen, choices), best.starts)
+        edge, most = at_edge(chosen, choices), best.starts == self.budget.starts[-1]
+        return Entrant(best, "baseline", edge, best.starts, most)
 
     def _lowest(self, name: str, choices: list[Choice]) -> list[Choice]:
         """From the lowest median objective after the first look to the highest."""

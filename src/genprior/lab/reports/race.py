@@ -10,7 +10,7 @@ from rich.text import Text
 
 from genprior._files import write_atomically
 from genprior.lab.race import Race
-from genprior.lab.race.contenders import OURS, STARTS
+from genprior.lab.race.contenders import OURS
 from genprior.lab.race.outcome import ProblemOutcome, Standing, geometric_mean
 from genprior.lab.race.problems import EIGHT, ERRORS, EXCESSES
 
@@ -78,7 +78,7 @@ def notes_on(race: Race) -> list[str]:
         edges = [standing.solver for standing in problem.standings if standing.edge]
         most = [standing.solver for standing in problem.standings if standing.most_starts]
         said = [f"at the edge of the grid: {', '.join(edges)}"] if edges else []
-        said += [f"with {STARTS[-1]} starts, the most: {', '.join(most)}"] if most else []
+        said += [f"with the largest number of starts that was tried: {', '.join(most)}"] if most else []
         notes += [f"({problem.key}) {'; '.join(said)}"] if said else []
     open_ones = [problem.key for problem in race.problems if not problem.determined]
     if open_ones:
