@@ -301,10 +301,20 @@ def test_a_time_limit_holds_over_all_rounds(limit):
     assert Status.OUT_OF_TIME in result.status or int(result.starts.max()) > 1
 
 
-@pytest.mark.parametrize("how", [True, KeyboardInterrupt(), RuntimeError("crash")], ids=["stop", "ctrl-c", "crash"])
-def test_a_run_resumes_in_the_middle_of_a_later_round(tmp_path, how):
+SHORT = {"seed": 0, "patience": 10, "progress": False}
+
+
+@pytest.fixture(scope="module")
+def whole_run():
+    """A run of four rounds, and at which step how many starts of an item ran side by side."""
     watched = []
-    whole = gp.solve(hard_problem(), callbacks=[lambda v: watched.append((v.step, v.per_item))], progress=False)
+    whole = gp.solve(hard_problem(12), callbacks=[lambda v: watched.append((v.step, v.per_item))], **SHORT)
+    return whole, watched
+
+
+@pytest.mark.parametrize("how", [True, KeyboardInterrupt(), RuntimeError("crash")], ids=["stop", "ctrl-c", "crash"])
+def test_a_run_resumes_in_the_middle_of_a_later_round(tmp_path, whole_run, how):
+    whole, watched = whole_run
     later = [[moment for moment in watched if moment[1] == starts][5] for starts in (4, 8)]
 
     def stop_at(moment):
@@ -319,13 +329,13 @@ def test_a_run_resumes_in_the_middle_of_a_later_round(tmp_path, how):
 
     for at in later:
         first = []
-        checkpoint = {"checkpoint": gp.Checkpoint(tmp_path / f"run{at[0]}", steps=3), "progress": False}
+        checkpoint = {"checkpoint": gp.Checkpoint(tmp_path / f"run{at[0]}", steps=3)}
         try:
-            gp.solve(hard_problem(), callbacks=[stop_at(at)], **checkpoint)
+            gp.solve(hard_problem(12), callbacks=[stop_at(at)], **checkpoint, **SHORT)
         except RuntimeError:
             assert isinstance(how, RuntimeError)
         watch = [lambda v, first=first: first.append((v.step, v.per_item))]
-        resumed = gp.solve(hard_problem(), callbacks=watch, **checkpoint)
+        resumed = gp.solve(hard_problem(12), callbacks=watch, **checkpoint, **SHORT)
         assert first[0][1] == at[1] and at[0] - 4 <= first[0][0] <= at[0], "it did not go on where it was stored"
         assert_same_run(resumed, whole)
 
