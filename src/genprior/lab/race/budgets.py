@@ -31,9 +31,9 @@ FULL = {
     "mnist": _DIGITS,
     "celeba": Budget(10, 5, 1.0, 4.0, 15.0, 8.0, 2),
     "faces": Budget(10, 5, 0.6, 3.0, 15.0, 6.0, 2),
-    "glitches": Budget(4, 2, 2.0, 5.0, 20.0, 8.0, 2, _FEW),
+    "glitches": Budget(4, 2, 2.0, 5.0, 30.0, 8.0, 3, _FEW),
     "ecg": Budget(4, 2, 0.8, 3.0, 12.0, 6.0, 2, _FEW),
-    "terrain": Budget(2, 1, 3.0, 6.0, 30.0, 10.0, 3, _FEW),
+    "terrain": Budget(2, 1, 2.5, 5.0, 35.0, 8.0, 4, _FEW),
     "decoder": Budget(8, 4, 0.6, 2.5, 12.0, 6.0, 2),
     "flow": Budget(8, 4, 0.6, 2.5, 12.0, 6.0, 2),
 }

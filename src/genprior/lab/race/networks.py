@@ -69,7 +69,8 @@ class MixtureFlow(nn.Module):
         spectrum = torch.fft.rfft2(z[:, 0], norm="ortho")
         for step in range(self.steps):
             spectrum = spectrum + self.velocity(spectrum, step / self.steps) / self.steps
-        return torch.fft.irfft2(spectrum, s=(self.side, self.side), norm="ortho")[:, None]
+        signal: Tensor = torch.fft.irfft2(spectrum, s=(self.side, self.side), norm="ortho")
+        return signal[:, None]
 
     def velocity(self, spectrum: Tensor, t: float) -> Tensor:
         """``E[x_1 - x_0 | x_t]`` of spectra ``(B, h, w/2 + 1)``."""

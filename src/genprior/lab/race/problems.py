@@ -20,8 +20,6 @@ _SALT_AND_PEPPER = 0.2
 _BLUR = 2.0
 _BLUR_NOISE = 0.01
 _MISSING = 0.5
-_NOISE = 0.05
-"""Of measurements, relative to their size."""
 ERRORS = (0.05, 0.01)
 """Loose and tight target for exact data: relative error."""
 EXCESSES = (1.2, 1.02)
@@ -96,6 +94,8 @@ def _half_missing(generator: Generator, truth: Tensor, random: torch.Generator) 
 
 
 def _structured(share: float, noise: float = 0.0) -> Callable[[Generator, Tensor, torch.Generator], Problem]:
+    """``m`` is this share of the signal size; the noise is relative to the size of an image's measurements."""
+
     def make(generator: Generator, truth: Tensor, random: torch.Generator) -> Problem:
         m = round(share * truth[0].numel())
         operator = SubsampledHadamard(m, generator.signal_shape, seed=0, device=generator.device)
@@ -123,9 +123,9 @@ ENTRIES = (
     Entry("g", "structured random, m = 50%", "celeba", False, _structured(0.5)),
     Entry("h", "4x super-resolution", "celeba", False, _small),
     Entry("i", "third-party faces, m = 25%", "faces", False, _structured(0.25)),
-    Entry("j", "glitches, m = 25%", "glitches", False, _structured(0.25)),
-    Entry("k", "ECG, m = 50%, noise 5%", "ecg", True, _structured(0.5, _NOISE), determined=False),
-    Entry("l", "terrain, m = 25%", "terrain", False, _structured(0.25), determined=False),
+    Entry("j", "glitches, m = 50%", "glitches", False, _structured(0.5)),
+    Entry("k", "ECG, m = 50%, noise 5%", "ecg", True, _structured(0.5, 0.05), determined=False),
+    Entry("l", "terrain, m = 25%, noise 10%", "terrain", True, _structured(0.25, 0.1), determined=False),
     Entry("m", "decoder of 2048 latents, m = 50%", "decoder", False, _structured(0.5)),
     Entry("n", "flow in 6 steps, m = 50%", "flow", False, _structured(0.5)),
 )
