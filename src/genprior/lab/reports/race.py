@@ -92,7 +92,7 @@ def draw_race(race: Race, path: Path) -> None:
 
     columns = min(4, len(race.problems))
     lines = -(-len(race.problems) // columns)
-    figure = Figure(figsize=(4.2 * columns, 3.4 * lines + 1.2), layout="constrained")
+    figure = Figure(figsize=(max(6.5, 4.2 * columns), 3.4 * lines + 1.2), layout="constrained")
     grid = figure.subplots(lines, columns, squeeze=False).flat
     for place, problem in zip(grid, race.problems, strict=False):
         for name, (seconds, values) in problem.curves.items():
@@ -120,7 +120,7 @@ def draw_race(race: Race, path: Path) -> None:
         handles,
         labels,
         loc="outside lower center",
-        ncols=min(2 * columns, 6),
+        ncols=min(2 * columns + 1, 6),
         fontsize=9,
         frameon=False,
         title="what 90% of the images are within; dotted: targets; *: as published",
