@@ -26,25 +26,23 @@ class Budget:
 
 
 _FEW = (1, 4)
-_DIGITS = Budget(20, 10, 0.5, 2.5, 10.0, 5.0)
 FULL = {
-    "mnist": _DIGITS,
-    "celeba": Budget(10, 5, 1.0, 4.0, 15.0, 8.0, 2),
-    "faces": Budget(10, 5, 0.6, 3.0, 15.0, 6.0, 2),
-    "glitches": Budget(4, 2, 2.0, 5.0, 30.0, 8.0, 3, _FEW),
-    "ecg": Budget(4, 2, 0.8, 3.0, 12.0, 6.0, 2, _FEW),
-    "terrain": Budget(2, 1, 2.5, 5.0, 35.0, 8.0, 4, _FEW),
-    "decoder": Budget(8, 4, 0.6, 2.5, 12.0, 6.0, 2),
-    "flow": Budget(8, 4, 0.6, 2.5, 12.0, 6.0, 2),
+    "mnist": Budget(20, 10, 0.4, 2.5, 8.0, 3.0),
+    "celeba": Budget(10, 5, 1.0, 3.0, 12.0, 5.0, 2),
+    "faces": Budget(10, 5, 0.6, 2.5, 12.0, 4.0, 2),
+    "glitches": Budget(4, 2, 2.0, 5.0, 20.0, 5.0, 3, _FEW),
+    "ecg": Budget(4, 2, 0.8, 3.0, 10.0, 4.0, 2, _FEW),
+    "terrain": Budget(2, 1, 2.5, 6.0, 30.0, 6.0, 4, _FEW),
+    "decoder": Budget(8, 4, 0.6, 2.5, 10.0, 4.0, 2),
+    "flow": Budget(8, 4, 0.6, 2.5, 10.0, 4.0, 2),
 }
-_SHORT = Budget(8, 4, 0.1, 0.25, 1.0, 0.5, starts=_FEW)
 QUICK = {
-    "mnist": _SHORT,
-    "celeba": Budget(2, 2, 0.2, 0.4, 2.0, 0.8, starts=_FEW),
-    "faces": Budget(4, 2, 0.2, 0.4, 2.0, 0.8, starts=_FEW),
+    "mnist": Budget(8, 4, 0.1, 0.25, 0.8, 0.3, starts=_FEW),
+    "celeba": Budget(2, 2, 0.2, 0.4, 1.5, 0.5, starts=_FEW),
+    "faces": Budget(4, 2, 0.2, 0.4, 1.5, 0.5, starts=_FEW),
     "glitches": Budget(2, 1, 0.4, 0.8, 4.0, 1.5, starts=_FEW),
     "ecg": Budget(2, 1, 0.2, 0.4, 2.0, 0.8, starts=_FEW),
     "terrain": Budget(1, 1, 0.8, 1.5, 6.0, 2.0, starts=_FEW),
-    "decoder": Budget(4, 2, 0.1, 0.25, 1.5, 0.5, starts=_FEW),
-    "flow": Budget(4, 2, 0.1, 0.25, 1.5, 0.5, starts=_FEW),
+    "decoder": Budget(4, 2, 0.1, 0.25, 1.0, 0.3, starts=_FEW),
+    "flow": Budget(4, 2, 0.1, 0.25, 1.0, 0.3, starts=_FEW),
 }

@@ -167,7 +167,9 @@ class DFlow(Method):
         optimiser = torch.optim.LBFGS(
             [z], max_iter=self.iterations, history_size=self.history, line_search_fn="strong_wolfe"
         )
-        clock = Clock(settle=queue_of(generator.device))  # torch loads half of itself for the first optimiser: not counted
+        clock = Clock(
+            settle=queue_of(generator.device)
+        )  # torch loads half of itself for the first optimiser: not counted
 
         def total() -> Tensor:
             graph = generator(z)
