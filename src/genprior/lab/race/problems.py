@@ -122,7 +122,7 @@ ENTRIES = (
     Entry("f", "inpainting, half missing", "mnist", False, _half_missing),
     Entry("g", "structured random, m = 50%", "celeba", False, _structured(0.5)),
     Entry("h", "4x super-resolution", "celeba", False, _small),
-    Entry("i", "third-party faces, m = 25%", "faces", False, _structured(0.25)),
+    Entry("i", "third-party faces, m = 50%", "faces", False, _structured(0.5)),
     Entry("j", "glitches, m = 50%", "glitches", False, _structured(0.5)),
     Entry("k", "ECG, m = 50%, noise 5%", "ecg", True, _structured(0.5, 0.05), determined=False),
     Entry("l", "terrain, m = 25%, noise 10%", "terrain", True, _structured(0.25, 0.1), determined=False),
