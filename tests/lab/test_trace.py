@@ -6,6 +6,7 @@ import torch
 import genprior as gp
 from genprior.lab.trace import ErrorRecorder
 from genprior.models.examples import soft_discs
+from tests.test_starts import hard_problem
 
 
 @pytest.mark.parametrize("restarts", [1, 3])
@@ -31,3 +32,17 @@ def test_errors_are_those_of_shorter_runs(restarts):
         errors = (short.signal - truth).flatten(1).norm(dim=1) / truth.flatten(1).norm(dim=1)
         assert torch.allclose(trace.errors[steps], errors, rtol=1e-5), steps
         assert torch.allclose(trace.objectives[steps], short.objective)
+
+
+def test_what_was_recorded_last_is_the_answer_over_all_rounds():
+    """Items leave, and some begin again from new starts: the record follows each to its best."""
+    problem = hard_problem()
+    truth = problem.generator(problem.generator.sample_latent(8, seed=7)).detach()
+    record = ErrorRecorder(truth)
+    result = gp.solve(problem, callbacks=[record], progress=False)
+    assert (result.restart > 0).any() and (result.starts == 1).any(), "otherwise this test says nothing"
+    seen, final = record.trace(), record.trace(result)
+    torch.testing.assert_close(seen.objectives[-1], final.objectives[-1], rtol=1e-6, atol=1e-15)
+    torch.testing.assert_close(seen.errors[-1], final.errors[-1], rtol=1e-6, atol=1e-12)
+    assert torch.equal(record.latest("error"), seen.errors[-1])
+    assert (seen.objectives.diff(dim=0) <= 0).all()

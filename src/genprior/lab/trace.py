@@ -44,26 +44,39 @@ class Recorder:
 
     def __call__(self, view: View) -> None:
         """Record one step."""
-        objective = view.state.objective
+        state = view.state
         for restart in range(view.per_item):
             here = view.restarts == restart
-            items = view.items[here]
-            better = objective[here] < self._best[items]
-            chosen = items[better]
-            if len(chosen) == 0:
-                continue
-            self._best[chosen] = objective[here][better]
-            signals = view.state.x[here][better]
-            for name, measure in self._measures.items():
-                self._values[name][chosen] = measure(signals, chosen)
+            self._improve(view.items[here], state.objective[here], state.x[here])
         self._rows.append(_row(view.seconds, view.forwards + view.backwards, self._best, self._values))
 
-    def course(self, result: Result) -> Course:
-        """The record, with the result in place of the last step."""
-        items = torch.arange(len(result.signal), device=result.signal.device)
-        ends = {name: measure(result.signal, items) for name, measure in self._measures.items()}
-        end = _row(result.seconds, result.forwards + result.backwards, result.objective, ends)
-        seconds, passes, objectives, values = zip(*self._rows[:-1], end, strict=True)
+    def add(self, seconds: float, passes: int, objective: Tensor, signal: Tensor) -> None:
+        """Record one evaluation of all items by a method of another program, which has no :class:`View`."""
+        self._improve(torch.arange(len(objective), device=objective.device), objective, signal)
+        self._rows.append(_row(seconds, passes, self._best, self._values))
+
+    def _improve(self, items: Tensor, objective: Tensor, signal: Tensor) -> None:
+        """Keep what is better than the best so far; each item occurs once."""
+        better = objective < self._best[items]
+        chosen = items[better]
+        if len(chosen) == 0:
+            return
+        self._best[chosen] = objective[better]
+        for name, measure in self._measures.items():
+            self._values[name][chosen] = measure(signal[better], chosen)
+
+    def latest(self, name: str) -> Tensor:
+        """A measure of the best iterate so far, per item; NaN before the first one."""
+        return self._values[name]
+
+    def course(self, result: Result | None = None) -> Course:
+        """The record, with the result, where there is one, in place of the last step."""
+        rows = self._rows
+        if result is not None:
+            items = torch.arange(len(result.signal), device=result.signal.device)
+            ends = {name: measure(result.signal, items) for name, measure in self._measures.items()}
+            rows = [*rows[:-1], _row(result.seconds, result.forwards + result.backwards, result.objective, ends)]
+        seconds, passes, objectives, values = zip(*rows, strict=True)
         return Course(
             torch.tensor(seconds),
             torch.tensor(passes),
@@ -106,8 +119,8 @@ class ErrorRecorder(Recorder):
     def __init__(self, truth: Tensor) -> None:
         super().__init__({"error": relative_error(truth)}, truth.flatten(1)[:, 0])
 
-    def trace(self, result: Result) -> Trace:
-        """The record, and the result."""
+    def trace(self, result: Result | None = None) -> Trace:
+        """The record, and the result where there is one."""
         course = self.course(result)
         return Trace(course.seconds, course.passes, course.measures["error"], course.objectives)
 

@@ -1,14 +1,20 @@
-"""The solvers: baselines with their tuning grids, and ours with defaults."""
+"""Who races: ours with defaults, baselines with their tuning grids, and the methods of others as published."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import fields
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Literal
 
+from genprior.lab.race.methods import Csgm, DFlow, DMPlug, Method, Unaided
 from genprior.solvers import LBFGS, Adam, Choice, GradientDescent, ProjectedGradient, z_steps
 from genprior.solvers.registry import CLASSES
 
-OURS: dict[str, Callable[[], Choice]] = {name: CLASSES[name] for name in ("Auto", "ExactADMM", "LinearizedADMM")}
+Role = Literal["ours", "baseline", "published"]
+OURS = ("Auto", "ExactADMM", "LinearizedADMM")
+"""With no option."""
+PUBLISHED: dict[str, Method] = {"CSGM (deepinv)": Csgm(), "DMPlug": DMPlug(), "D-Flow": DFlow()}
+"""The methods of others with their published settings, which were not chosen for these problems."""
 
 _STEPS = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 _ADAM = (0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.7)
@@ -17,10 +23,30 @@ _FEWEST = 3
 """Fewest values of a parameter for its grid to have an edge."""
 
 
-def grids(*, quick: bool = False) -> dict[str, list[Choice]]:
+@dataclass(frozen=True)
+class Entrant:
+    """Who takes part in a race, with what settings."""
+
+    method: Method
+    role: Role
+    edge: bool = False
+    """Whether a setting of its solver lies at the edge of the grid."""
+    starts: int | None = None
+    """Of an image; None where the method chooses."""
+    most_starts: bool = False
+    """Whether that is the largest number that was tried: even more might be better."""
+
+
+def untuned() -> dict[str, Entrant]:
+    """All but the baselines."""
+    ours = {name: Entrant(Unaided(CLASSES[name]()), "ours") for name in OURS}
+    return ours | {name: Entrant(method, "published", starts=1) for name, method in PUBLISHED.items()}
+
+
+def grids(*, quick: bool = False, thinning: int = 1) -> dict[str, list[Choice]]:
     """Each baseline with its settings, tuned on other images of the same problem.
 
-    The default of each (steps from a running estimate of the curvature) is among them.
+    The default of each (steps from a running estimate of the curvature) is among them. ``thinning`` leaves every so manieth.
     """
     found: dict[str, list[Choice]] = {
         "gradient descent": [GradientDescent(), *(GradientDescent(step) for step in _STEPS)],
@@ -36,7 +62,9 @@ def grids(*, quick: bool = False) -> dict[str, list[Choice]]:
             for step in (0.05, 0.1, 0.2)
         ],
     }
-    return {name: choices[:: max(1, len(choices) // 2)][:2] for name, choices in found.items()} if quick else found
+    if quick:
+        return {name: choices[:: max(1, len(choices) // 2)][:2] for name, choices in found.items()}
+    return {name: choices[::thinning] for name, choices in found.items()}
 
 
 def at_edge(chosen: Choice, choices: list[Choice]) -> bool:
