@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from genprior.models.bundled import FOLDER, has_bundled, load_classifier, load_encoder, load_generator, store_metric
+from genprior.models.bundled import FOLDER, has_bundled, load_classifier, load_encoder, load_generator, store_preconditioner
 from genprior.models.saved import add_facts
 from genprior.report.sheets import contact_sheet
 from genprior.training import data
@@ -39,7 +39,7 @@ def main() -> None:
     shutil.copyfile(words.run / f"{words.role}.safetensors", target)
     facts: dict[str, Any] = {} if words.licence is None else {"weights_licence": words.licence}
     if words.role == "generator":
-        store_metric(target)
+        store_preconditioner(target)
         facts["quality"] = measured(words.name, target, words.data, words.hold_out)
         draw(words.name, target)
         shutil.copyfile(words.run / "curve.png", DOCS / f"{words.name}-curve.png")

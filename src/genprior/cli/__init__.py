@@ -103,11 +103,11 @@ def _run(words: list[str]) -> int:
         return _overview(words)
     command_type = COMMANDS[path]
     description = inspect.cleandoc(command_type.__doc__ or "")
-    command = tyro.cli(
-        command_type, prog=" ".join(("genprior", *path)), description=description, args=words[len(path) :]
-    )
-    remember_options(command)
-    try:
+    try:  # building the command checks some options already
+        command = tyro.cli(
+            command_type, prog=" ".join(("genprior", *path)), description=description, args=words[len(path) :]
+        )
+        remember_options(command)
         command.run()
     except KeyboardInterrupt:
         say_error("interrupted")
