@@ -363,3 +363,11 @@ def test_an_output_that_cannot_be_written(rest, code, said):
     done = shell(f"genprior {rest}")
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.startswith(said) and done.stderr.count("\n") == bool(said), done.stderr
+
+
+def test_options_that_are_checked_while_the_command_is_built_give_one_line(capsys, tmp_path):
+    words = ["train", "encoder", "--operator", "gaussian:m=20", "--noise", "-1", "--out", str(tmp_path / "run")]
+    assert cli.main(words) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("genprior: noise must be a finite number of at least 0, got -1")
+    assert len(error.splitlines()) == 1 and not (tmp_path / "run").exists()

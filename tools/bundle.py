@@ -15,7 +15,14 @@ from typing import Any
 
 import torch
 
-from genprior.models.bundled import FOLDER, has_bundled, load_classifier, load_encoder, load_generator, store_preconditioner
+from genprior.models.bundled import (
+    FOLDER,
+    has_bundled,
+    load_classifier,
+    load_encoder,
+    load_generator,
+    store_preconditioner,
+)
 from genprior.models.saved import add_facts
 from genprior.report.sheets import contact_sheet
 from genprior.training import data
