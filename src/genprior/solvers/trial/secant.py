@@ -216,13 +216,22 @@ class Secant(Direction[SecantModel]):
         return model.scaled(factor)
 
     def restarted(self, problem: Problem, model: SecantModel, lost: Tensor, s: TrialState[SecantModel]) -> SecantModel:
-        """Back to the first Hessian in the shared basis, divided by the last step length of the failed search."""
+        """Back to the first Hessian in the shared basis, divided by the last step length of the failed search.
+
+        Where the next search fails too, before anything was learned, it is divided once more, by the square: a start where
+        gradients overflow is left within a few searches.
+        """
         if isinstance(self.first, NewestPair):
             return model.restarted(lost, model.first)
-        first = self.first.eigenvalues(problem, model.curvature / s.search.length.clamp_min(self.shortest))
+        length = s.search.length.clamp_min(self.shortest)
+        fresh = self.first.eigenvalues(problem, model.curvature / length)
+        again = (model.count == 0) & (
+            model.first.amax(dim=1) > self.first.eigenvalues(problem, model.curvature).amax(dim=1)
+        )
+        first = torch.where(again[:, None], model.first / length.square()[:, None], fresh)
         basis, shared = model.basis, self.first.basis(problem)
         if basis is not None and shared is not None:
-            basis = torch.where(lost[:, None, None], shared, basis)
+            basis = torch.where((lost & ~again)[:, None, None], shared, basis)
         return replace(model.restarted(lost, first), basis=basis)
 
     # -- use ---------------------------------------------------------------------------------------------------------
