@@ -87,13 +87,13 @@ def test_the_command():
     choices.restarts = 4
     assert choices.recipe(10).command("ExactADMM") == (
         "genprior recover input.png --operator gaussian:m=392,seed=0 --simulate --generator mnist --solver exact-admm "
-        "--restarts 4 --time 0.2 --patience 1000000000 --seed 0 --out recovered"
+        "--restarts 4 --time 0.2 --patience 1000000000 --settle-after 0 --seed 0 --out recovered"
     )
     faces = choices_for("downsample", "celeba")
     faces.noise = 0.02
     assert faces.recipe(10).command() == (
         "genprior recover input.npy --operator downsample:4 --simulate --noise 0.02 --generator celeba --solver adam "
-        "--restarts 1 --time 0.2 --patience 1000000000 --seed 0 --out recovered"
+        "--restarts 1 --time 0.2 --patience 1000000000 --settle-after 0 --seed 0 --out recovered"
     )
     assert "genprior denoise changed.npy --loss l1 " in choices_for("salt").recipe(10).command()
     assert "genprior denoise changed.npy --loss linf " in choices_for("attack").recipe(10).command()

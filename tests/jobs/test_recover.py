@@ -180,8 +180,8 @@ def test_time_is_for_the_whole_job(job, tmp_path, monkeypatch):
 
 def test_patience_ends_what_makes_no_progress(job, tmp_path):
     """Noise leaves a residual: once the fit is found, steps of a fixed length make nothing better by a share."""
-    patient = result_of(job(solver="adam", noise=0.5, steps=300, out=tmp_path / "patient"))
-    hasty = result_of(job(solver="adam", noise=0.5, steps=300, patience=3, out=tmp_path / "hasty"))
+    patient = result_of(job(solver="adam", noise=0.5, steps=300, settle_after=0, out=tmp_path / "patient"))
+    hasty = result_of(job(solver="adam", noise=0.5, steps=300, patience=3, settle_after=0, out=tmp_path / "hasty"))
     flat = {"STALLED", "SETTLED"}
     assert not flat & set(patient["summary"]["status"]) and flat & set(hasty["summary"]["status"])
     assert all(item["steps"] < 300 for item in hasty["items"] if item["status"] in flat)

@@ -363,9 +363,9 @@ def test_problems_without_their_package_are_left_out_with_the_reason(monkeypatch
     monkeypatch.setattr(run, "_one_problem", lambda entry, *_: stored(entry.key))
     found = run.run_race(keys="ai", quick=True)
     assert [problem.key for problem in found.problems] == ["a"] and list(found.skipped) == ["i"]
-    assert "--download" in found.skipped["i"] and "gan-face-generate" in found.skipped["i"]
+    assert "`download=True`" in found.skipped["i"] and "gan-face-generate" in found.skipped["i"]
     assert any("(i) left out" in note for note in notes_on(found))
-    with pytest.raises(ValueError, match="--download fetches it"):
+    with pytest.raises(ValueError, match="`download=True` fetches it"):
         run.run_race(keys="i", quick=True)
     asked = []
     monkeypatch.setattr(run, "open_generator", lambda name, device: None)

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.text import Text
 
 from genprior._progress import Bar
+from genprior.cli.flags import as_flags
 from genprior.cli.speech import Output, print_json
 from genprior.cli.workers import Workers
 
@@ -91,6 +92,6 @@ class BenchRace(Workers):
         console.print(race_table(race))
         console.print(speedup_table(race))
         for note in notes_on(race):
-            console.print(Text(note), soft_wrap=True)
+            console.print(Text(as_flags(note)), soft_wrap=True)
         if self.out is not None:
             console.print(Text.assemble(("figure: ", "bold"), str(self.out / "race.png")), soft_wrap=True)

