@@ -103,11 +103,15 @@ def _run(words: list[str]) -> int:
         return _overview(words)
     command_type = COMMANDS[path]
     description = inspect.cleandoc(command_type.__doc__ or "")
-    try:  # building the command checks some options already
+    try:
         command = tyro.cli(
             command_type, prog=" ".join(("genprior", *path)), description=description, args=words[len(path) :]
         )
-        remember_options(command)
+    except (ValueError, TypeError) as problem:  # settings that check themselves
+        say_error(_message(problem))
+        return 1
+    remember_options(command)
+    try:
         command.run()
     except KeyboardInterrupt:
         say_error("interrupted")
