@@ -99,7 +99,7 @@ class Projection:
         callbacks: Sequence[Callback] = (),
         progress: bool | None = False,
     ) -> Result:
-        """Project, from ``z0`` or from :meth:`starts` for the numbers 0, 1, ...; ``result.signal`` has the images."""
+        """Project, from ``z0`` or from ``starts`` for the numbers 0, 1, ...; ``result.signal`` has the images."""
         return solve(
             self.problem(pictures),
             default_solver(self.norm) if self.solver is None else self.solver,
