@@ -38,7 +38,7 @@ class View:
     """``G(z)`` at the best iterate so far, by objective."""
     best_latent: Tensor
     subset: Tensor | None = None
-    """The items of the batch that are in this round of starts, by their numbers within the batch; None: all of them."""
+    """The items of the batch that are in this round of starts, by their numbers within the batch. If None, all of them."""
 
     def all(self, status: Status) -> Tensor:
         """The verdict that ends every row."""
