@@ -58,7 +58,7 @@ class Common(Workers, Prior):
     """Steps without progress after which an item stops; by default 100 or 200, depending on the solver."""
     settle_after: int = 20
     """Steps in which an item near a minimum must still gain 0.1% of its objective; otherwise it counts as settled. 0: items go
-    on until they have converged, in about twice the time where images lie outside of the generator's range."""
+    on until they have converged, in a third more time where images lie outside of the generator's range."""
     batch_size: int = 64
     """Items solved at once; limits the memory."""
     simulate: bool = False

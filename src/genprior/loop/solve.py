@@ -68,7 +68,7 @@ def solve(
     start
         what guesses one more candidate for each item, such as a :class:`genprior.StartEncoder` from
         ``gp.load_start_encoder(path)``. It is ranked among the samples by its own measurements, behind the nearest one at
-        best, so that no answer is worse for it. Not together with ``z0`` or ``restarts=1``.
+        best, so that items that end well keep their answers. Not together with ``z0`` or ``restarts=1``.
     restarts
         number of starts per item; where ``z0`` has an axis for them, its length. They run in parallel, and the
         worse ones are culled on the way. By default as many as pay: one for each item; then, as long as limits allow
@@ -92,7 +92,7 @@ def solve(
     settle_after
         steps in which the objective of an item must fall by 0.1%; otherwise, if the item is near a minimum (the optimality
         conditions hold to 1%), its search ends as SETTLED without waiting for convergence. 0: it waits. Where signals lie
-        outside of the range, 20 saves almost half of the steps and changes hardly any answer: jobs of many items use it.
+        outside of the range, 20 saves a quarter of the steps and changes hardly any answer: jobs of many items use it.
     check_every
         steps between two checks of convergence and divergence; primal residual and stationarity are measured then, and are
         NaN in the history in between.
