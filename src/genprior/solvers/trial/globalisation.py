@@ -235,9 +235,9 @@ class NoRidge(Continuation):
 class Ridge(Continuation):
     """The weight falls with the energy or with the steps, whichever is less, and ends at zero.
 
-    At the start it is ``weight u``, where u is the mean of the first Hessian's eigenvalues. Where the energy of the start is
-    less than that between two random signals (their total variance times the curvature), it is reduced by the square
-    of their ratio, because good starts must not be left. Then it is the first weight times
+    At the start it is ``weight u``, where u is the mean of the first Hessian's eigenvalues; reduced by the square of
+    ``energy / (far e)`` below one, because good starts must not be left. Here e is the energy between two random signals:
+    their total variance times the curvature. Then it is the first weight times
     ``min(energy left, share)^power``. The share falls by a factor with every accepted step. The ridge changes the path, not
     the answer.
 
@@ -245,6 +245,8 @@ class Ridge(Continuation):
     ----------
     weight
         at the start, relative to the typical curvature in z; 0: none.
+    far
+        share of the energy between random signals from which on the ridge has its full weight.
     decay, slow_decay, settled_decay
         factors on the share after an accepted step; after one that gained less than ``slow``, because the ridge may be
         what keeps the energy up; after one with a predicted decrease below ``settled``, because the function is then near its
@@ -258,6 +260,7 @@ class Ridge(Continuation):
     """
 
     weight: float = 3.0
+    far: float = 0.7
     decay: float = 0.92
     slow_decay: float = 0.8
     settled_decay: float = 0.3
@@ -268,7 +271,7 @@ class Ridge(Continuation):
 
     def __post_init__(self) -> None:
         _validate.number("weight", self.weight, least=0)
-        for name in ("decay", "slow_decay", "settled_decay", "slow", "settled", "power", "end"):
+        for name in ("far", "decay", "slow_decay", "settled_decay", "slow", "settled", "power", "end"):
             _validate.number(name, getattr(self, name), above=0)
 
     def start(self, problem: Problem, curvature: Tensor, energy: Tensor) -> RidgeState:
@@ -279,7 +282,7 @@ class Ridge(Continuation):
 
     def _first(self, problem: Problem, curvature: Tensor, energy: Tensor) -> Tensor:
         average = problem.generator.preconditioner()
-        far = _batch.ratio(energy.abs(), curvature * average.variance).clamp_max(1.0)
+        far = _batch.ratio(energy.abs(), self.far * curvature * average.variance).clamp_max(1.0)
         return torch.where(energy.isfinite(), self.weight * curvature * average.values.mean() * far.square(), 0.0)
 
     def next(self, ridge: RidgeState, change: EnergyChange) -> RidgeState:
