@@ -38,7 +38,7 @@ from genprior.solvers import (
     z_steps,
 )
 from genprior.status import Status
-from genprior.stopping import MaxPasses, MaxSteps, Seconds, StopRule, Target, View
+from genprior.stopping import Discrepancy, MaxPasses, MaxSteps, Seconds, StopRule, Target, View
 from genprior.terms import (
     L1,
     L2,
@@ -72,6 +72,7 @@ __all__ = [
     "Checkpoint",
     "Choice",
     "Common",
+    "Discrepancy",
     "EmpiricalRisk",
     "ExactADMM",
     "Generator",

@@ -10,7 +10,7 @@ from genprior.losses.exact_step import ExactStep
 from genprior.losses.least_squares import LeastSquares
 from genprior.losses.likelihood_loss import Huber, LikelihoodLoss, Poisson
 from genprior.losses.likelihoods import HuberLikelihood, Likelihood, PoissonLikelihood
-from genprior.losses.noise import Misfit
+from genprior.losses.noise import Misfit, gaussian_misfit
 from genprior.losses.risk import EmpiricalRisk
 
 __all__ = [
@@ -27,4 +27,5 @@ __all__ = [
     "Poisson",
     "PoissonLikelihood",
     "SquaredDistance",
+    "gaussian_misfit",
 ]

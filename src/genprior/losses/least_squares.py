@@ -10,7 +10,7 @@ from torch import Tensor
 from genprior import _batch, _validate
 from genprior.losses.base import Loss
 from genprior.losses.exact_step import DiagonalProx, OrthogonalRows, QuadraticRows, Resolvent
-from genprior.losses.noise import Misfit, noise_level, ones_of, selected
+from genprior.losses.noise import Misfit, gaussian_misfit, noise_level, selected
 from genprior.operators import Identity, Mask, Operator, weighted
 from genprior.operators.base import RowForm
 from genprior.terms import Quadratic, Term, Zero
@@ -151,10 +151,7 @@ class LeastSquares(Loss):
 
     def misfit(self, w: Tensor) -> Misfit | None:
         """``|(A w - y)/sigma|^2``, and the number of measurements (complex ones count twice)."""
-        if self.noise is None:
-            return None
-        measured = ones_of(self.operator.measured(torch.ones_like(self.y)))
-        return Misfit(2 * self(w), 2 * measured if self.y.is_complex() else measured)
+        return None if self.noise is None else gaussian_misfit(self.operator, self.y, self.noise, w)
 
     def __repr__(self) -> str:
         noise = "" if self.noise is None else f", noise={describe(self.noise)}"

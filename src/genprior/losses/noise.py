@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from genprior import _validate
+from genprior import _batch, _validate
+from genprior.operators import Operator
 
 
 class Misfit(NamedTuple):
@@ -54,6 +55,13 @@ def noise_level(noise: float | Tensor, y: Tensor) -> float | Tensor:
 def selected(noise: float | Tensor, index: Tensor) -> float | Tensor:
     """The noise level of the items in ``index``."""
     return noise[index] if isinstance(noise, Tensor) and len(noise) > 1 else noise
+
+
+def gaussian_misfit(operator: Operator, y: Tensor, noise: float | Tensor, w: Tensor) -> Misfit:
+    """``|(A w - y)/sigma|^2`` over what is measured, and how many numbers that are: complex ones count twice."""
+    value = _batch.square(operator.measured((operator(w) - y) / noise))
+    measured = ones_of(operator.measured(torch.ones_like(y)))
+    return Misfit(value, 2 * measured if y.is_complex() else measured)
 
 
 def ones_of(values: Tensor) -> Tensor:
