@@ -30,8 +30,13 @@ def test_advice_names_options_that_exist():
     assert "checkpoint=" in Status.INTERRUPTED.advice
 
 
-def test_good_statuses_are_those_of_a_minimum_or_a_target():
-    assert {status for status in Status if status.good} == {Status.CONVERGED, Status.SETTLED, Status.TARGET}
+def test_good_statuses_are_those_of_a_minimum_a_target_or_the_noise():
+    assert {status for status in Status if status.good} == {
+        Status.CONVERGED,
+        Status.SETTLED,
+        Status.TARGET,
+        Status.FITS_NOISE,
+    }
 
 
 def test_status_codes_are_different_and_running_is_zero():

@@ -232,3 +232,59 @@ def test_a_target_that_is_never_met_changes_nothing():
     for name in ("objective", "gap", "stationarity"):
         ours, theirs = (one.history.item(0)[name] for one in (aimed, free))
         torch.testing.assert_close(ours, theirs, atol=0, rtol=0, equal_nan=True)
+
+
+# -- the discrepancy principle -----------------------------------------------------------------------------------------
+
+
+def noisy_problem(items=6, sigma=0.05, noise="loss", seed=0):
+    torch.manual_seed(3)
+    G = gp.Generator(torch.nn.Sequential(torch.nn.Linear(4, 200), torch.nn.Tanh()), (4,), (200,))
+    A = gp.operators.Mask(torch.arange(200) % 4 > 0)
+    x = G(G.sample_latent(items, seed=7)).detach()
+    y = A.measured(x + sigma * torch.randn(x.shape, generator=torch.Generator().manual_seed(seed)))
+    return gp.Problem(
+        G, gp.LeastSquares(A, y, noise=sigma if noise == "loss" else None), on_latent=0.1 * gp.SquaredL2()
+    )
+
+
+@pytest.mark.parametrize("restarts", [1, 4])
+@pytest.mark.parametrize("rule", [gp.Discrepancy(), gp.Discrepancy(factor=1.5), gp.Discrepancy(0.05)])
+def test_what_is_said_to_fit_the_noise_does(rule, restarts):
+    problem = noisy_problem(noise="loss" if rule.noise is None else "rule")
+    result = gp.solve(problem, stop=rule | gp.MaxSteps(200), restarts=restarts, seed=1)
+    judged = noisy_problem().loss.misfit(result.signal).ratio  # of the returned signal, 150 measurements each
+    said = torch.tensor([status is Status.FITS_NOISE for status in result.status])
+    assert bool(said.any())
+    assert bool((judged[said] <= rule.factor * 1.0001).all())
+    assert bool((judged[~said] > rule.factor * 0.9999).all())
+    assert all(status.good for status in result.status if status is Status.FITS_NOISE)
+    assert (result.misfit is None) == (rule.noise is not None)
+    if result.misfit is not None:
+        torch.testing.assert_close(result.misfit.ratio, judged)
+        assert "times that of the noise" in result.summary()
+
+
+def test_items_end_alone_as_in_a_batch():
+    problem = noisy_problem()
+    together = gp.solve(problem, stop=gp.Discrepancy(factor=1.3) | gp.MaxSteps(60), restarts=1, seed=1)
+    assert len(set(together.steps.tolist())) > 1
+    assert bool((together.misfit.value <= 1.3 * together.misfit.expected)[together.steps < 60].all())
+
+
+def test_a_better_restart_that_does_not_fit_is_not_passed_over():
+    """The objective, with its term on z, and the misfit may disagree: the answer keeps its own status."""
+    loss = gp.LeastSquares(gp.operators.Identity(2), torch.zeros(4, 2), noise=1.0)
+    rows, best = torch.arange(4), torch.tensor([1.0, 2.0, 3.0, 2.5])
+    signals = torch.tensor([[2.0, 2.0], [0.1, 0.1], [2.0, 2.0], [0.1, 0.1]])
+    seen = gp.View(3, 0.0, 0, 0, rows, 2, 5, None, best, signals, signals, loss=loss)
+    assert gp.Discrepancy().verdict(seen).tolist() == [0, 0, Status.CULLED, Status.FITS_NOISE]
+
+
+def test_discrepancy_needs_a_noise_level():
+    with pytest.raises(
+        ValueError, match=r"Discrepancy needs the noise of the measurements, but the loss is LeastSquares"
+    ):
+        gp.solve(noisy_problem(noise="rule"), stop=gp.Discrepancy() | gp.MaxSteps(3))
+    with pytest.raises(ValueError, match="noise must be a finite number above 0"):
+        gp.Discrepancy(0.0)

@@ -11,7 +11,7 @@ from genprior.generators import Generator, Normal, TruncatedNormal, Uniform
 from genprior.history import History
 from genprior.loop.checkpoint import Checkpoint
 from genprior.loop.solve import solve
-from genprior.losses import EmpiricalRisk, LeastSquares, Loss, SquaredDistance
+from genprior.losses import EmpiricalRisk, Huber, LeastSquares, Loss, Poisson, SquaredDistance
 from genprior.models.bundled import load_classifier, load_encoder, load_generator, load_start_encoder
 from genprior.models.start_encoder import StartEncoder
 from genprior.problem import Problem
@@ -38,7 +38,7 @@ from genprior.solvers import (
     z_steps,
 )
 from genprior.status import Status
-from genprior.stopping import MaxPasses, MaxSteps, Seconds, StopRule, Target, View
+from genprior.stopping import Discrepancy, MaxPasses, MaxSteps, Seconds, StopRule, Target, View
 from genprior.terms import (
     L1,
     L2,
@@ -72,11 +72,13 @@ __all__ = [
     "Checkpoint",
     "Choice",
     "Common",
+    "Discrepancy",
     "EmpiricalRisk",
     "ExactADMM",
     "Generator",
     "GradientDescent",
     "History",
+    "Huber",
     "L1Ball",
     "LInf",
     "LeastSquares",
@@ -86,6 +88,7 @@ __all__ = [
     "MaxPasses",
     "MaxSteps",
     "Normal",
+    "Poisson",
     "Problem",
     "ProjectedGradient",
     "QuasiNewton",

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from genprior.assessment import Assessment, Concern, Facts, ResidualSummary, assess
 from genprior.history import History
+from genprior.losses import Misfit
 from genprior.status import Status
 
 _NAMED = 5
@@ -101,6 +102,8 @@ class Result:
     """Whether the method's dual step decays, possibly before the primal residual has vanished."""
     residual: Tensor | None = None
     """``|A x - y| / |y|`` at ``x = G(z)``, where the loss is a LeastSquares or SquaredDistance; else None."""
+    misfit: Misfit | None = None
+    """``|(A x - y)/sigma|^2`` beside its expectation, where the loss knows the noise: a ``misfit.ratio`` about 1 fits it."""
 
     @property
     def restarts(self) -> int:
@@ -189,7 +192,16 @@ class Result:
 
     def _fit(self) -> str:
         middle = math.nan if self.residual is None else self.residual.median().item()
-        return f"median relative residual {middle:.3g}, " if math.isfinite(middle) else ""
+        residual = f"median relative residual {middle:.3g}, " if math.isfinite(middle) else ""
+        if self.misfit is None:
+            return residual
+        return f"{residual}median misfit {self.misfit.ratio.median().item():.3g} times that of the noise, "
+
+    def _noise(self, item: int) -> float | None:
+        """``|noise| / |y|``, as expected."""
+        if self.misfit is None or self.residual is None:
+            return None
+        return float(self.residual[item] / self.misfit.ratio[item].sqrt())
 
     def __repr__(self) -> str:
         return f"Result({self.summary()})"
@@ -204,6 +216,7 @@ class Result:
             rollbacks=int(self.rollbacks[item]),
             restarts=int(self.starts[item]),
             residual=None if self.residual is None else float(self.residual[item]),
+            noise=self._noise(item),
             improving=bool(self.improving[item]),
             latent=float(self.reach[item]),
             bound=bool(self.bound[item]),

@@ -19,6 +19,7 @@ class Status(IntEnum):
     INTERRUPTED = 8
     CULLED = 9
     SETTLED = 10
+    FITS_NOISE = 11
 
     def __str__(self) -> str:
         return self.name
@@ -30,8 +31,8 @@ class Status(IntEnum):
 
     @property
     def good(self) -> bool:
-        """Whether the item reached a minimum, or its target."""
-        return self in {Status.CONVERGED, Status.SETTLED, Status.TARGET}
+        """Whether the item reached a minimum, its target, or the level of its noise."""
+        return self in {Status.CONVERGED, Status.SETTLED, Status.TARGET, Status.FITS_NOISE}
 
 
 _ADVICE = {
@@ -40,6 +41,8 @@ _ADVICE = {
     Status.SETTLED: "settled: the objective has stopped falling, and the optimality conditions hold to 1%. Rounding, or a "
     "kink of the generator, prevents more.",
     Status.TARGET: "the target objective was reached.",
+    Status.FITS_NOISE: "fits the noise: the answer differs from the measurements by no more than noise does, so a closer fit "
+    "would follow the noise.",
     Status.STALLED: "stalled: the objective has stopped falling, but the optimality conditions do not hold, or this solver "
     "cannot verify them (at a kink). Try another solver (gp.Auto() is the default), another start, or a larger patience.",
     Status.MAX_STEPS: "stopped by the limit of steps before convergence.",

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from genprior import _validate
+from genprior.losses import Loss, Misfit, gaussian_misfit
 from genprior.solvers.base import State
 from genprior.status import Status
 
@@ -39,6 +40,8 @@ class View:
     best_latent: Tensor
     subset: Tensor | None = None
     """The items of the batch that are in this round of starts, by their numbers within the batch. If None, all of them."""
+    loss: Loss | None = None
+    """Of the rows that are running."""
 
     def all(self, status: Status) -> Tensor:
         """The verdict that ends every row."""
@@ -157,6 +160,68 @@ class Target(StopRule):
         if view.per_item > 1:
             met = torch.isin(view.items, view.items[met])
         return met.long() * int(Status.TARGET)
+
+
+@dataclass(frozen=True)
+class Discrepancy(StopRule):
+    """Stop an item as soon as it fits its measurements to their noise: a closer fit would follow the noise.
+
+    That is Morozov's discrepancy principle: the misfit ``|(A G(z) - y)/sigma|^2`` of the best iterate has sunk to its
+    expectation at the truth, the number of measurements. Of several restarts the best one must fit; the others end as culled.
+    Signals that the generator cannot make may never get there: such items end by another rule, or at a minimum.
+
+    Parameters
+    ----------
+    noise
+        standard deviation of the noise; omitted: from the loss, ``LeastSquares(A, y, noise=...)``, ``Poisson`` or ``Huber``.
+    factor
+        on the expectation, at which an item ends.
+
+    Examples
+    --------
+    >>> import torch, genprior as gp
+    >>> _ = torch.manual_seed(0)
+    >>> G = gp.Generator(torch.nn.Linear(3, 400), latent_shape=(3,), signal_shape=(400,))
+    >>> y = G(G.sample_latent(1, seed=7)).detach() + 0.1 * torch.randn(1, 400)
+    >>> loss = gp.LeastSquares(gp.operators.Identity(400), y, noise=0.1)
+    >>> gp.solve(gp.Problem(G, loss=loss), stop=gp.Discrepancy(factor=1.2), seed=1).status[0].name
+    'FITS_NOISE'
+    """
+
+    noise: float | None = None
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.noise is not None:
+            _validate.number("noise", self.noise, above=0)
+        _validate.number("factor", self.factor, above=0)
+
+    def verdict(self, view: View) -> Verdict:
+        """FITS_NOISE, per item."""
+        misfit = self._misfit(view)
+        fits = (misfit.value <= self.factor * misfit.expected) & view.best_objective.isfinite()
+        if view.per_item == 1:
+            return fits.long() * int(Status.FITS_NOISE)
+        objective = torch.where(view.best_objective.isnan(), math.inf, view.best_objective)
+        items = view.items - view.items.min()
+        least = objective.new_full((int(items.max()) + 1,), math.inf).scatter_reduce(0, items, objective, "amin")
+        over = torch.isin(items, items[fits & (objective <= least[items])])
+        ends = torch.where(fits, int(Status.FITS_NOISE), int(Status.CULLED))
+        return torch.where(over, ends, 0)
+
+    def _misfit(self, view: View) -> Misfit:
+        """That of the best iterates."""
+        loss = view.loss
+        observed = None if loss is None or self.noise is None else loss.observed()
+        if observed is not None and self.noise is not None:
+            return gaussian_misfit(*observed, self.noise, view.best_signal)
+        misfit = None if loss is None or self.noise is not None else loss.misfit(view.best_signal)
+        if misfit is None:
+            raise ValueError(
+                f"Discrepancy needs the noise of the measurements, but the loss is {loss!r}: give LeastSquares(A, y, noise=...)"
+                ", or Discrepancy(noise) with LeastSquares or SquaredDistance"
+            )
+        return misfit
 
 
 @dataclass(frozen=True)

@@ -318,6 +318,7 @@ class Batch(Generic[S]):
             best_objective=self.rows.best.objective,
             best_signal=self.rows.best.x,
             best_latent=self.rows.best.z,
+            loss=self.problem.loss,
         )
 
     def _counts(self) -> Counts:

@@ -216,6 +216,7 @@ class Run(Generic[S]):
             minima=_all_minima(done, whole.x),
             fading_dual=self.solver.dual_fades,
             residual=self.problem.loss.relative_residual(self.problem.loss(whole.x)),
+            misfit=self.problem.loss.misfit(whole.x),
         )
 
 

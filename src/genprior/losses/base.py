@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from genprior.losses.exact_step import Prox, StepWithMemory
+from genprior.losses.noise import Misfit
 from genprior.operators import Operator
 from genprior.terms import Term
 
@@ -63,6 +64,14 @@ class Loss(ABC):
         if self.batch is None:
             return self(signals).expand(items, -1)
         return torch.stack([self(signal.expand(items, *signal.shape)) for signal in signals], dim=1)
+
+    def typical_curvature(self, w: Tensor) -> Tensor:
+        """The second derivative along signals such as w, per item: the scale of a first Hessian; by default nu."""
+        return self.curvature(w)[1]
+
+    def misfit(self, w: Tensor) -> Misfit | None:
+        """How far w is from the measurements in units of their noise, beside the expectation; None: no noise is known."""
+        return None
 
     def observed(self) -> tuple[Operator, Tensor] | None:
         """Operator and measurements of the items, from which a trained encoder guesses; None where there are none."""

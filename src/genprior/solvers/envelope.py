@@ -86,13 +86,7 @@ def smoothness(problem: Problem, x: Tensor) -> Tensor:
 
 def curvature(problem: Problem, x: Tensor) -> Tensor:
     """The typical second derivative of a smooth ``L + R`` along signals such as x: the scale of a first Hessian."""
-    if isinstance(problem.loss, LeastSquares):
-        measured = _batch.square(problem.loss.operator(x))
-        typical = _batch.ratio(measured, _batch.square(x))
-        nu = torch.where(typical > 0, typical, problem.loss.curvature(x)[1])
-    else:
-        nu = problem.loss.curvature(x)[1]
-    total = nu + Quadratic.of(problem.on_signal).curvature(x)
+    total = problem.loss.typical_curvature(x) + Quadratic.of(problem.on_signal).curvature(x)
     return torch.where(total > 0, total, 1.0)
 
 
@@ -122,8 +116,8 @@ def residual_jacobian(problem: Problem, z: Tensor) -> Tensor:
         raise TypeError(
             f"{type(loss).__name__} is no sum of squares: only LeastSquares and SquaredDistance have a residual"
         )
-    image = loss.operator if loss.form is None else loss.form.forward
-    if loss.operator.batch is None:
+    image = loss.whitened if loss.form is None else loss.form.forward
+    if loss.whitened.batch is None:
         return problem.generator.jacobian(z, image)
     columns = problem.generator.jacobian(z).unbind(dim=2)
     shape = problem.generator.signal_shape
