@@ -11,7 +11,7 @@ from genprior.generators import Generator, Normal, TruncatedNormal, Uniform
 from genprior.history import History
 from genprior.loop.checkpoint import Checkpoint
 from genprior.loop.solve import solve
-from genprior.losses import EmpiricalRisk, LeastSquares, Loss, SquaredDistance
+from genprior.losses import EmpiricalRisk, LeastSquares, Loss, NonLinear, SquaredDistance
 from genprior.models.bundled import load_classifier, load_encoder, load_generator, load_start_encoder
 from genprior.models.start_encoder import StartEncoder
 from genprior.problem import Problem
@@ -85,6 +85,7 @@ __all__ = [
     "Loss",
     "MaxPasses",
     "MaxSteps",
+    "NonLinear",
     "Normal",
     "Problem",
     "ProjectedGradient",

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from genprior import _batch, _validate
+from genprior import _batch, _random, _validate
 from genprior._batch import PerItem
 from genprior.generators import Generator, Passes
 from genprior.losses import LeastSquares, Loss, NoLoss, SquaredDistance
@@ -86,6 +86,7 @@ class Problem:
         self.loss.check(generator.signal_shape, generator.device, generator.dtype)
         self.on_signal.check("on_signal", generator.signal_shape, generator.device, generator.dtype)
         self.on_latent.check("on_latent", generator.latent_shape, generator.device, generator.dtype)
+        self.loss.check_samples(self._samples)
         self.batch = self._common_batch()
         self._check_values("on_signal", self.on_signal, generator.signal_shape)
         self._check_values("on_latent", self.on_latent, generator.latent_shape)
@@ -114,6 +115,19 @@ class Problem:
     def needs_splitting(self) -> bool:
         """Whether R is neither zero nor quadratic: then only a splitting, ``w = G(z)``, uses its prox."""
         return self.on_signal.as_quadratic() is None
+
+    @property
+    def of_w(self) -> Problem:
+        """What the split variable w takes over where ``w = G(z)`` is split: L and R; R alone where L is not convex.
+
+        Such an L stays at G(z), because ``min_w L(w) + R(w) + rho/2 |w - x|^2`` would neither be smooth in x nor have one
+        minimiser. Its gradient counts in the step in z, as it does where nothing is split.
+        """
+        if self.loss.convex:
+            return self
+        part = copy.copy(self)
+        part.loss = NoLoss()
+        return part
 
     @property
     def forbids_points(self) -> bool:
@@ -225,6 +239,12 @@ class Problem:
                 f"{name} gives {values.dtype} for signals in {self.generator.dtype}, the generator's dtype: does it hold a "
                 "tensor of another dtype?"
             )
+
+    def _samples(self, count: int) -> Tensor:
+        """Signals of the generator, for checks: one forward pass, which is not counted."""
+        generator = self.generator.counting(Passes())
+        with torch.no_grad():
+            return generator(generator.draw(count, _random.stream("check", 0)))
 
     def _common_batch(self) -> int | None:
         parts = {"loss": self.loss.batch, "on_signal": self.on_signal.batch, "on_latent": self.on_latent.batch}

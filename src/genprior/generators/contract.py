@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from genprior import _validate
 from genprior._renamed import renamed, warn_renamed
 from genprior.generators.alias import contents_of, follow, frozen_alias, place_of, places_of
-from genprior.generators.derivatives import Evaluation, Linearised, OnlyGradients, jacobian, pushed
+from genprior.generators.derivatives import MODULE, Evaluation, Linearised, OnlyGradients, jacobian, pushed
 from genprior.generators.faster import quick_copy
 from genprior.generators.latents import LatentDistribution, Normal
 from genprior.generators.passes import OutOfTime, Passes, Remembered
@@ -232,7 +232,8 @@ class Generator:
         try:
             yield
         except OnlyGradients as problem:
-            self._known.no_jacobian = problem.why
+            if problem.what == MODULE:  # not a function of its signals
+                self._known.no_jacobian = problem.why
             raise
 
     def linearised(self, z: Tensor) -> Linearised:

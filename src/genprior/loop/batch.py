@@ -287,7 +287,7 @@ class Batch(Generic[S]):
         value, items = plan.value(done.outcome, residual), self.round.items
         if before is not None:
             earlier = plan.value(before.outcome, run.residual(self.first, before))
-            if not plan.paid(earlier[items], value[items]):
+            if not plan.paid(earlier[items], value[items]) and not plan.can_be_fitted(residual):
                 return None
         again = plan.bad(done.outcome, residual).nonzero()[:, 0]
         if len(again) == 0:

@@ -39,7 +39,8 @@ class Restarts:
     lower
         share by which the value of an item must fall for its new starts to have paid: more than between nearly equal minima.
     pays
-        share of a round's items for which new starts must have paid for another round to follow.
+        share of a round's items for which new starts must have paid for another round to follow; unless most of the batch is
+        fitted: then the data can be fitted, and the rest have a solution that was not found yet.
     """
 
     rounds: tuple[int, ...] = (1, 4, 8, 16)
@@ -82,6 +83,12 @@ class Restarts:
     def paid(self, before: Tensor, after: Tensor) -> bool:
         """Whether a round was worth its time, by the values of its items before and after it."""
         return float((after < (1 - self.lower) * before).float().mean()) > self.pays
+
+    def can_be_fitted(self, residual: Tensor | None) -> bool:
+        """Whether most items of the batch are fitted."""
+        if residual is None or len(residual) < self.company:
+            return False
+        return bool(residual.median() <= self.fitted)
 
 
 # -- successive halving within a round ---------------------------------------------------------------------------------

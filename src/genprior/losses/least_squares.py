@@ -40,6 +40,8 @@ class LeastSquares(Loss):
     tensor([1., 1.])
     """
 
+    sum_of_squares = True
+
     def __init__(self, operator: Operator, y: Tensor) -> None:
         if not isinstance(operator, Operator):
             raise TypeError(
@@ -96,6 +98,22 @@ class LeastSquares(Loss):
         """The extreme eigenvalues of ``A^T A``."""
         low, high = self.operator.gram_bounds()
         return _batch.column(low, w), _batch.column(high, w)
+
+    def typical_curvature(self, w: Tensor) -> Tensor:
+        """``|A w|^2 / |w|^2``; nu where that vanishes."""
+        typical = _batch.ratio(_batch.square(self.operator(w)), _batch.square(w))
+        return torch.where(typical > 0, typical, self.curvature(w)[1])
+
+    def squares(self, w: Tensor, residual: Tensor) -> Tensor:
+        """``A w - y``, in coordinates of the rows where :attr:`form` exists."""
+        return _batch.flat(residual)
+
+    def squares_jvp(self, w: Tensor, tangents: Tensor) -> Tensor:
+        """``A v``, in the same coordinates."""
+        image = self.operator if self.form is None else self.form.forward
+        if self.operator.batch is None:
+            return _batch.flat(image(tangents.flatten(0, 1))).reshape(*tangents.shape[:2], -1)
+        return torch.stack([_batch.flat(image(v)) for v in tangents])
 
     def exact_step(self, term: Term) -> OrthogonalRows | QuadraticRows | Resolvent | DiagonalProx | None:
         """In closed form where R is zero or quadratic, where A is the identity, and where A is a mask and R separable."""
