@@ -289,7 +289,7 @@ class Batch(Generic[S]):
             earlier = plan.value(before.outcome, run.residual(self.first, before))
             if not plan.paid(earlier[items], value[items]) and not plan.can_be_fitted(residual):
                 return None
-        again = plan.bad(done.outcome, residual).nonzero()[:, 0]
+        again = plan.of_a_round(done.outcome, residual)
         if len(again) == 0:
             return None
         begun = int(done.outcome.steps[again].max())
