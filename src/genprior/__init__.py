@@ -7,11 +7,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from genprior import checks, engines, metrics, operators, per_item
-from genprior.generators import Generator, Normal, TruncatedNormal, Uniform
+from genprior.generators import Generator, Joint, Normal, TruncatedNormal, Uniform
 from genprior.history import History
 from genprior.loop.checkpoint import Checkpoint
 from genprior.loop.solve import solve
-from genprior.losses import EmpiricalRisk, Huber, LeastSquares, Loss, Poisson, SquaredDistance
+from genprior.losses import EmpiricalRisk, Huber, LeastSquares, Loss, NonLinear, Poisson, SquaredDistance
 from genprior.models.bundled import load_classifier, load_encoder, load_generator, load_start_encoder
 from genprior.models.start_encoder import StartEncoder
 from genprior.problem import Problem
@@ -79,6 +79,7 @@ __all__ = [
     "GradientDescent",
     "History",
     "Huber",
+    "Joint",
     "L1Ball",
     "LInf",
     "LeastSquares",
@@ -87,6 +88,7 @@ __all__ = [
     "Loss",
     "MaxPasses",
     "MaxSteps",
+    "NonLinear",
     "Normal",
     "Poisson",
     "Problem",

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from genprior import _batch, _validate
+from genprior import _batch, _random, _validate
 from genprior._batch import PerItem
-from genprior.generators import Generator, Passes
+from genprior.generators import Generator, Joint, Passes
 from genprior.losses import LeastSquares, Loss, NoLoss, SquaredDistance
 from genprior.operators import Identity, Mask
-from genprior.terms import Sum, Term, Zero
+from genprior.terms import Sum, Term, Zero, by_block
 from genprior.terms.base import Around, Wrapped
 
 _FAR_OUT = 8.0
@@ -47,7 +47,8 @@ class Problem:
     on_signal
         the term R on the signal w; omitted: zero.
     on_latent
-        the term H on the latent z; omitted: zero.
+        the term H on the latent z; omitted: zero. Where the latent has several blocks (:class:`genprior.Joint`) also a
+        dictionary of terms by block, ``{"theta": gp.Box(0, 1)}``, each in the units of the block.
     feasibility
         where R is infinite outside of a set, a signal at most this far from it, relative to its own norm, counts as feasible.
 
@@ -66,7 +67,7 @@ class Problem:
         generator: Generator,
         loss: Loss | None = None,
         on_signal: Term | None = None,
-        on_latent: Term | None = None,
+        on_latent: Term | Mapping[str, Term] | None = None,
         *,
         feasibility: float = 1e-6,
     ) -> None:
@@ -80,12 +81,14 @@ class Problem:
         self.generator = generator
         self.loss = NoLoss() if loss is None else loss
         self.on_signal = Zero() if on_signal is None else on_signal
-        self.on_latent = Zero() if on_latent is None else on_latent
+        on_latent = Zero() if on_latent is None else on_latent
+        self.on_latent = _of_blocks(generator, on_latent) if isinstance(on_latent, Mapping) else on_latent
         self._check_types()
         self.loss = self.loss.bound(generator.signal_shape, generator.device, generator.dtype)
         self.loss.check(generator.signal_shape, generator.device, generator.dtype)
         self.on_signal.check("on_signal", generator.signal_shape, generator.device, generator.dtype)
         self.on_latent.check("on_latent", generator.latent_shape, generator.device, generator.dtype)
+        self.loss.check_samples(self._samples)
         self.batch = self._common_batch()
         self._check_values("on_signal", self.on_signal, generator.signal_shape)
         self._check_values("on_latent", self.on_latent, generator.latent_shape)
@@ -114,6 +117,19 @@ class Problem:
     def needs_splitting(self) -> bool:
         """Whether R is neither zero nor quadratic: then only a splitting, ``w = G(z)``, uses its prox."""
         return self.on_signal.as_quadratic() is None
+
+    @property
+    def of_w(self) -> Problem:
+        """What the split variable w takes over where ``w = G(z)`` is split: L and R; R alone where L is not convex.
+
+        Such an L stays at G(z), because ``min_w L(w) + R(w) + rho/2 |w - x|^2`` would neither be smooth in x nor have one
+        minimiser. Its gradient counts in the step in z, as it does where nothing is split.
+        """
+        if self.loss.convex:
+            return self
+        part = copy.copy(self)
+        part.loss = NoLoss()
+        return part
 
     @property
     def forbids_points(self) -> bool:
@@ -226,6 +242,12 @@ class Problem:
                 "tensor of another dtype?"
             )
 
+    def _samples(self, count: int) -> Tensor:
+        """Signals of the generator, for checks: one forward pass, which is not counted."""
+        generator = self.generator.counting(Passes())
+        with torch.no_grad():
+            return generator(generator.draw(count, _random.stream("check", 0)))
+
     def _common_batch(self) -> int | None:
         parts = {"loss": self.loss.batch, "on_signal": self.on_signal.batch, "on_latent": self.on_latent.batch}
         sizes = {name: size for name, size in parts.items() if size is not None}
@@ -240,6 +262,16 @@ class Problem:
             f"Problem({self.generator!r}, loss={self.loss!r}, on_signal={self.on_signal!r}, "
             f"on_latent={self.on_latent!r}, batch={self.batch})"
         )
+
+
+def _of_blocks(generator: Generator, terms: Mapping[str, Term]) -> Term:
+    """A term for each block of a joint latent."""
+    latent = generator.latent
+    if not isinstance(latent, Joint):
+        raise TypeError(
+            f"on_latent is a dictionary, but the latent has no blocks: its distribution is {latent!r}. Give one term"
+        )
+    return by_block(terms, latent.blocks(generator.latent_shape[0]))
 
 
 def _hint(name: str, value: object) -> str:

@@ -160,13 +160,16 @@ class Linearised:
 # -- Jacobians ---------------------------------------------------------------------------------------------------------
 
 
-class OnlyGradients(ValueError):
-    """A module that has neither forward mode nor a second derivative, such as one with a custom autograd function."""
+MODULE = "the generator's module"
 
-    def __init__(self, why: str) -> None:
-        self.why = why
+
+class OnlyGradients(ValueError):
+    """A function that has neither forward mode nor a second derivative, such as one with a custom autograd function."""
+
+    def __init__(self, why: str, what: str = MODULE) -> None:
+        self.why, self.what = why, what
         super().__init__(
-            f"the generator's module has gradients but no Jacobian ({why}): give its autograd function a jvp; solvers that "
+            f"{what} has gradients but no Jacobian ({why}): give its autograd function a jvp; solvers that "
             "need gradients alone, such as gp.Auto(), gp.LBFGS() or gp.ExactADMM(), work without"
         )
 
@@ -196,7 +199,7 @@ def jacobian(
     return torch.cat(blocks).permute(1, 2, 0).contiguous()
 
 
-def pushed(module: nn.Module, z: Tensor, tangents: Tensor) -> Tensor:
+def pushed(module: Callable[[Tensor], Tensor], z: Tensor, tangents: Tensor) -> Tensor:
     """``DG(z) v`` for a stack of tangents ``(n, B, *latent_shape)``, as ``(n, B, *signal_shape)``."""
 
     def one(v: Tensor) -> Tensor:
@@ -216,7 +219,7 @@ def pushed(module: nn.Module, z: Tensor, tangents: Tensor) -> Tensor:
             return stacked
 
 
-def _pushed_by_transposition(module: nn.Module, z: Tensor, tangents: Tensor) -> Tensor:
+def _pushed_by_transposition(module: Callable[[Tensor], Tensor], z: Tensor, tangents: Tensor) -> Tensor:
     """``DG v`` as the derivative of ``u -> <DG^T u, v>``, one tangent after the other."""
     with torch.enable_grad():
         leaf = z.detach().requires_grad_()

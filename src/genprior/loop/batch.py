@@ -287,9 +287,9 @@ class Batch(Generic[S]):
         value, items = plan.value(done.outcome, residual), self.round.items
         if before is not None:
             earlier = plan.value(before.outcome, run.residual(self.first, before))
-            if not plan.paid(earlier[items], value[items]):
+            if not plan.paid(earlier[items], value[items]) and not plan.can_be_fitted(residual):
                 return None
-        again = plan.bad(done.outcome, residual).nonzero()[:, 0]
+        again = plan.of_a_round(done.outcome, residual)
         if len(again) == 0:
             return None
         begun = int(done.outcome.steps[again].max())

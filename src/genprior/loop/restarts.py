@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -39,7 +39,11 @@ class Restarts:
     lower
         share by which the value of an item must fall for its new starts to have paid: more than between nearly equal minima.
     pays
-        share of a round's items for which new starts must have paid for another round to follow.
+        share of a round's items for which new starts must have paid for another round to follow; unless most of the batch is
+        fitted: then the data can be fitted, and the rest have a solution that was not found yet.
+    longer
+        items that needed more than so many times the median of the steps wait for another round: a round begins at the step
+        where the last of its items ended, so that they would leave the others no steps.
     """
 
     rounds: tuple[int, ...] = (1, 4, 8, 16)
@@ -48,6 +52,7 @@ class Restarts:
     company: int = 4
     lower: float = 0.3
     pays: float = 0.1
+    longer: float = 2.0
 
     def __post_init__(self) -> None:
         for count in self.rounds:
@@ -61,7 +66,7 @@ class Restarts:
     def cut(self, candidates: int) -> Restarts:
         """The rounds for which so many candidates are enough."""
         kept = [sum(self.rounds[: number + 1]) <= candidates for number in range(len(self.rounds))]
-        return Restarts(self.rounds[: max(1, sum(kept))], self.fitted, self.worse, self.company, self.lower, self.pays)
+        return replace(self, rounds=self.rounds[: max(1, sum(kept))])
 
     def bad(self, outcome: Outcome, residual: Tensor | None) -> Tensor:
         """Which items have ended badly, of those that may begin again."""
@@ -73,6 +78,12 @@ class Restarts:
             limit = max(limit, self.worse * float(value.quantile(0.25, interpolation="lower")))
         return may & (value > limit)
 
+    def of_a_round(self, outcome: Outcome, residual: Tensor | None) -> Tensor:
+        """The numbers of the items that begin again together."""
+        bad = self.bad(outcome, residual).nonzero()[:, 0]
+        steps = outcome.steps[bad]
+        return bad[steps <= self.longer * steps.median()] if len(bad) else bad
+
     @staticmethod
     def value(outcome: Outcome, residual: Tensor | None) -> Tensor:
         """What items are judged by: the residual where there is one, else the objective."""
@@ -82,6 +93,12 @@ class Restarts:
     def paid(self, before: Tensor, after: Tensor) -> bool:
         """Whether a round was worth its time, by the values of its items before and after it."""
         return float((after < (1 - self.lower) * before).float().mean()) > self.pays
+
+    def can_be_fitted(self, residual: Tensor | None) -> bool:
+        """Whether most items of the batch are fitted."""
+        if residual is None or len(residual) < self.company:
+            return False
+        return bool(residual.median() <= self.fitted)
 
 
 # -- successive halving within a round ---------------------------------------------------------------------------------

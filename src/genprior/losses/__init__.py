@@ -1,4 +1,4 @@
-"""Smooth convex losses L(w): value, gradient and curvature, one per item.
+"""Smooth losses L(w): value, gradient and curvature, one per item.
 
 A loss is evaluated in two strokes, ``value, residual = loss.evaluate(w)`` and ``loss.gradient(w, residual)``, so that a
 solver which needs both pays for one application of the operator and one of its adjoint.
@@ -11,6 +11,7 @@ from genprior.losses.least_squares import LeastSquares
 from genprior.losses.likelihood_loss import Huber, LikelihoodLoss, Poisson
 from genprior.losses.likelihoods import HuberLikelihood, Likelihood, PoissonLikelihood
 from genprior.losses.noise import Misfit, gaussian_misfit
+from genprior.losses.nonlinear import NonLinear
 from genprior.losses.risk import EmpiricalRisk
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Loss",
     "Misfit",
     "NoLoss",
+    "NonLinear",
     "Poisson",
     "PoissonLikelihood",
     "SquaredDistance",

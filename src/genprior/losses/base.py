@@ -1,8 +1,9 @@
-"""What a smooth convex loss is, and the one that is zero."""
+"""What a smooth loss is, and the one that is zero."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,11 +14,18 @@ from genprior.losses.noise import Misfit
 from genprior.operators import Operator
 from genprior.terms import Term
 
+Draw = Callable[[int], Tensor]
+"""So many signals of a generator."""
+
 
 class Loss(ABC):
-    """A convex loss with Lipschitz gradient, evaluated for each item of a batch."""
+    """A smooth loss, evaluated for each item of a batch. The theory is for convex ones with Lipschitz gradient."""
 
     batch: int | None = None
+    convex: bool = True
+    """Whether L is convex. One that is not stays at ``G(z)`` where methods split ``w = G(z)``: only R goes with w."""
+    sum_of_squares: bool = False
+    """Whether L is ``1/2 |e|^2`` for the residual e of :meth:`squares`: Gauss-Newton methods ask for it."""
 
     @abstractmethod
     def evaluate(self, w: Tensor) -> tuple[Tensor, Tensor]:
@@ -31,9 +39,25 @@ class Loss(ABC):
     def curvature(self, w: Tensor) -> tuple[Tensor, Tensor]:
         """``(mu, nu)`` per item: strong convexity and smoothness constants (at ``w`` where they are only local)."""
 
+    def typical_curvature(self, w: Tensor) -> Tensor:
+        """The second derivative along signals such as w, per item: the scale of a first Hessian. By default nu."""
+        return self.curvature(w)[1]
+
+    def squares(self, w: Tensor, residual: Tensor) -> Tensor:
+        """``e`` with ``L = 1/2 |e|^2``, as real numbers ``(B, m)``, given the residual that :meth:`evaluate` returned."""
+        raise TypeError(f"{type(self).__name__} is no sum of squares: it has no residual")
+
+    def squares_jvp(self, w: Tensor, tangents: Tensor) -> Tensor:
+        """``De(w) v`` for a stack of tangents ``(n, B, *signal_shape)``: ``(n, B, m)``."""
+        raise TypeError(f"{type(self).__name__} is no sum of squares: it has no residual")
+
     @abstractmethod
     def rows(self, index: Tensor) -> Loss:
         """The loss of the selected items."""
+
+    def check_samples(self, draw: Draw) -> None:
+        """Raise a clear error if the loss cannot work at samples of the generator: ``draw(n)`` gives n of its signals."""
+        return
 
     @abstractmethod
     def check(self, signal_shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> None:
@@ -64,10 +88,6 @@ class Loss(ABC):
         if self.batch is None:
             return self(signals).expand(items, -1)
         return torch.stack([self(signal.expand(items, *signal.shape)) for signal in signals], dim=1)
-
-    def typical_curvature(self, w: Tensor) -> Tensor:
-        """The second derivative along signals such as w, per item: the scale of a first Hessian; by default nu."""
-        return self.curvature(w)[1]
 
     def misfit(self, w: Tensor) -> Misfit | None:
         """How far w is from the measurements in units of their noise, beside the expectation; None: no noise is known."""

@@ -60,6 +60,19 @@ class SquaredDistance(Loss):
         nu = 2 * _batch.column(self.weight, w)
         return nu, nu
 
+    sum_of_squares = True
+
+    def squares(self, w: Tensor, residual: Tensor) -> Tensor:
+        """``sqrt(2 weight) (w - y)``."""
+        return _batch.flat(self._root(residual) * residual)
+
+    def squares_jvp(self, w: Tensor, tangents: Tensor) -> Tensor:
+        """``sqrt(2 weight) v``."""
+        return (self._root(w) * tangents).flatten(2)
+
+    def _root(self, like: Tensor) -> Tensor:
+        return _batch.spread(_batch.column(2 * self.weight, like).sqrt(), like)
+
     def exact_step(self, term: Term) -> Prox:
         """One prox of R."""
         return Prox(term, Quadratic(2 * self.weight, self.y))

@@ -51,6 +51,8 @@ class LeastSquares(Loss):
     tensor([4., 4.])
     """
 
+    sum_of_squares = True
+
     def __init__(self, operator: Operator, y: Tensor, noise: float | Tensor | None = None) -> None:
         _validate.batch("y", _validate.tensor("y", y, complex_too=True), None)
         fit_measurements(operator, y)
@@ -112,6 +114,17 @@ class LeastSquares(Loss):
         """``|A w / sigma|^2 / |w|^2``."""
         along = _batch.ratio(_batch.square(self.whitened(w)), _batch.square(w))
         return torch.where(along > 0, along, self.curvature(w)[1])
+
+    def squares(self, w: Tensor, residual: Tensor) -> Tensor:
+        """``(A w - y) / sigma``, in coordinates of the rows where :attr:`form` exists."""
+        return _batch.flat(residual)
+
+    def squares_jvp(self, w: Tensor, tangents: Tensor) -> Tensor:
+        """``A v / sigma``, in the same coordinates."""
+        image = self.whitened if self.form is None else self.form.forward
+        if self.whitened.batch is None:
+            return _batch.flat(image(tangents.flatten(0, 1))).reshape(*tangents.shape[:2], -1)
+        return torch.stack([_batch.flat(image(v)) for v in tangents])
 
     def exact_step(self, term: Term) -> OrthogonalRows | QuadraticRows | Resolvent | DiagonalProx | None:
         """In closed form where R is zero or quadratic, where A is the identity, and where A is a mask and R separable."""

@@ -5,7 +5,8 @@ Where R is zero or quadratic it is ``L(x) + R(x)`` itself. Otherwise it is the a
     e(x) = min_w  L(w) + R(w) + <w - x, lam> + rho/2 |w - x|^2,
 
 the Moreau envelope of ``L + R``, shifted by lam: convex and differentiable with the gradient ``-(lam + rho (w - x))``,
-whose Lipschitz constant is at most rho, even where R has no gradient. Its minimiser over w is the exact w step.
+whose Lipschitz constant is at most rho, even where R has no gradient. Its minimiser over w is the exact w step. An L that is
+not convex stays outside, ``e(x) = L(x) + min_w R(w) + ...``, so that only R is smoothed.
 :class:`Multipliers` changes lam and rho; :class:`Subgradients` takes ``L + R`` as it is.
 """
 
@@ -19,7 +20,6 @@ import torch
 from torch import Tensor
 
 from genprior import _batch, _validate
-from genprior.losses import LeastSquares, SquaredDistance
 from genprior.losses.exact_step import Split
 from genprior.problem import Point, Problem
 from genprior.solvers.admm import penalties
@@ -66,17 +66,20 @@ def evaluate(
     problem: Problem, x: Tensor, point: Point, lam: Tensor, rho: Tensor, warm: tuple[Tensor, WMemory] | None
 ) -> tuple[Trial, Tensor, WMemory]:
     """The augmented Lagrangian at ``x`` with w eliminated, w, and the state of its step; ``warm``: the last two of before."""
-    start, memory = (x, _W_STEP.start(problem, x, point.residual)) if warm is None else warm
+    of_w = problem.of_w
+    start, memory = (x, _W_STEP.start(of_w, x, point.residual)) if warm is None else warm
     split = Split(start, lam, x, point.residual, rho, rho, torch.ones_like(rho), 1.0)
-    w, r, memory = _W_STEP(problem, split, memory)
-    energy = problem.loss(w) + problem.on_signal(w) + _batch.dot(lam, r) + 0.5 * rho * _batch.square(r)
+    w, r, memory = _W_STEP(of_w, split, memory)
+    energy = of_w.loss(w) + problem.on_signal(w) + _batch.dot(lam, r) + 0.5 * rho * _batch.square(r)
     f = torch.addcmul(lam, _batch.spread(rho, r), r).neg_()
+    if not problem.loss.convex:
+        energy, f = energy + point.loss, f + problem.loss.gradient(x, point.residual)
     return Trial(energy, f, r, point.residual, point.loss), w, memory
 
 
 def method_name(problem: Problem) -> str:
     """The method of the w step, in words."""
-    return _W_STEP.name(problem)
+    return _W_STEP.name(problem.of_w)
 
 
 def smoothness(problem: Problem, x: Tensor) -> Tensor:
@@ -94,43 +97,35 @@ def curvature(problem: Problem, x: Tensor) -> Tensor:
 
 
 def is_sum_of_squares(problem: Problem) -> bool:
-    """Whether ``L + R`` is ``1/2 |e|^2`` for a residual e that is linear in the signal."""
-    return isinstance(problem.loss, LeastSquares | SquaredDistance) and isinstance(problem.on_signal, Zero)
+    """Whether ``L + R`` is ``1/2 |e|^2`` for a residual e."""
+    return problem.loss.sum_of_squares and isinstance(problem.on_signal, Zero)
 
 
-def squares_residual(problem: Problem, residual: Tensor, like: Tensor) -> Tensor:
-    """``e`` with ``L = 1/2 |e|^2``, flat, from the loss's residual."""
-    if isinstance(problem.loss, SquaredDistance):
-        weight = _batch.column(2 * problem.loss.weight, like).sqrt()
-        return _batch.flat(_batch.spread(weight, residual) * residual)
-    return _batch.flat(residual)
+def not_squares(problem: Problem, method: str) -> ValueError:
+    """The error of methods that need a sum of squares."""
+    return ValueError(
+        f"{method} a loss that is a sum of squares, LeastSquares, SquaredDistance or NonLinear, and on_signal=Zero(), "
+        f"got {type(problem.loss).__name__} and {problem.on_signal!r}: use gp.Auto() or an ADMM"
+    )
 
 
-def residual_jacobian(problem: Problem, z: Tensor) -> Tensor:
-    """``M``: the derivative of e in z, ``(B, m, s)``."""
-    loss = problem.loss
-    if isinstance(loss, SquaredDistance):
-        weight = _batch.column(2 * loss.weight, z).sqrt()
-        return weight[:, None, None] * problem.generator.jacobian(z)
-    if not isinstance(loss, LeastSquares):
-        raise TypeError(
-            f"{type(loss).__name__} is no sum of squares: only LeastSquares and SquaredDistance have a residual"
-        )
-    image = loss.whitened if loss.form is None else loss.form.forward
-    if loss.whitened.batch is None:
-        return problem.generator.jacobian(z, image)
-    columns = problem.generator.jacobian(z).unbind(dim=2)
-    shape = problem.generator.signal_shape
-    return torch.stack([_batch.flat(image(column.reshape(-1, *shape))) for column in columns], dim=2)
+def residual_jacobian(problem: Problem, z: Tensor, x: Tensor) -> Tensor:
+    """``M``: the derivative of e in z, ``(B, m, s)``, where ``x = G(z)``."""
+
+    def image(columns: Tensor) -> Tensor:
+        return problem.loss.squares_jvp(x, columns.reshape(-1, *x.shape)).flatten(0, 1)
+
+    return problem.generator.jacobian(z, image)
 
 
-def gauss_newton(problem: Problem, z: Tensor, rho: Tensor) -> Tensor:
-    """``DG^T (second derivative of the envelope, or a bound on it) DG`` at z, ``(B, s, s)``."""
+def gauss_newton(problem: Problem, z: Tensor, x: Tensor, rho: Tensor) -> Tensor:
+    """``DG^T (second derivative of the function of x, or a bound on it) DG`` at z, ``(B, s, s)``, where ``x = G(z)``."""
     if is_sum_of_squares(problem):
-        matrix = residual_jacobian(problem, z)
+        matrix = residual_jacobian(problem, z, x)
         return matrix.mT @ matrix
     matrix = problem.generator.jacobian(z)
-    weight = rho if problem.needs_splitting else smoothness(problem, problem.generator(z))
+    nu = smoothness(problem, x)
+    weight = nu if not problem.needs_splitting else rho if problem.loss.convex else rho + nu
     return weight[:, None, None] * (matrix.mT @ matrix)
 
 
@@ -261,12 +256,15 @@ class Multipliers(SignalPart):
         if not problem.needs_splitting:
             return None, zero
         rho = penalties.Constant(self.rho).first(problem, x)
-        memory = _W_STEP.start(problem, x, point.residual)
+        memory = _W_STEP.start(problem.of_w, x, point.residual)
         return SplitState(torch.zeros_like(x), memory, zero, rho, zero, _batch.norm(x)), rho
 
     def curvatures(self, problem: Problem, x: Tensor, point: Point, rho: Tensor) -> tuple[Tensor, Tensor]:
         """Those of ``L + R``; where R is split off, the envelope has at most the penalty."""
-        return smoothness(problem, x), rho if problem.needs_splitting else curvature(problem, x)
+        nu = smoothness(problem, x)
+        if problem.needs_splitting and problem.loss.convex:
+            return nu, rho
+        return nu, rho + curvature(problem, x)
 
     def evaluate(
         self, problem: Problem, x: Tensor, point: Point, split: SplitState | None, rho: Tensor, w: Tensor
@@ -304,6 +302,8 @@ class Multipliers(SignalPart):
             r=torch.where(wide, new.r, r),
         )
         common = replace(s.common, rho=rho, w=torch.where(wide, w, s.w))
+        if not problem.loss.convex:  # its curvature does not grow
+            factor = (rho + s.units.smoothness) / (s.rho + s.units.smoothness)
         return replace(s, common=common, trial=trial, split=replace(split, lam=lam)), due, factor
 
     def residuals(self, problem: Problem, s: TrialState[M]) -> tuple[Tensor, Tensor]:

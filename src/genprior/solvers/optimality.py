@@ -56,15 +56,17 @@ def _subgradient(
         return problem.signal_gradient(x, point.residual), zero, zero
     value, w, _ = envelope.evaluate(problem, x, point, multiplier.lam, multiplier.rho, None)
     size = torch.maximum(_batch.norm(w), 0.1 * extent)
-    return value.f, _batch.ratio(_batch.norm(w - x), size), _error(problem, w, value.f, size)
+    of_w = value.f if problem.loss.convex else value.f - problem.loss.gradient(x, point.residual)
+    return value.f, _batch.ratio(_batch.norm(w - x), size), _error(problem, w, of_w, size)
 
 
 def _error(problem: Problem, w: Tensor, f: Tensor, size: Tensor) -> Tensor:
     """``|w - prox_{tR}(w - t (grad L(w) - f))| / t``: zero where f is a subgradient of ``L + R`` at w.
 
-    t makes the step as long as the signal, so that rounding matters least.
+    Of R alone where L stays at G(z). t makes the step as long as the signal, so that rounding matters least.
     """
-    difference = problem.loss.gradient(w, problem.loss.evaluate(w)[1]) - f
+    loss = problem.of_w.loss
+    difference = loss.gradient(w, loss.evaluate(w)[1]) - f
     t = _batch.ratio(size, _unit(problem, w) + _batch.norm(f))
     usable = (t > 0) & t.isfinite()
     t = torch.where(usable, t, 1.0)

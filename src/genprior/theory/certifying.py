@@ -81,6 +81,11 @@ def certify(
     """
     if isinstance(problem, Generator):
         problem, target = own_signal_problem(problem, radius, seed)
+    if not problem.loss.convex:
+        raise ValueError(
+            f"a certificate needs a convex loss, such as LeastSquares or SquaredDistance, got {type(problem.loss).__name__}: "
+            "for measurements that are not linear the theory says nothing"
+        )
     say = announce or (lambda _: None)
     radius = default_radius(problem.generator) if radius is None else _validate.number("radius", radius, above=0)
     if known is not None:

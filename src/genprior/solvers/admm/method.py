@@ -33,6 +33,8 @@ class ADMMState(State):
     """Its length."""
     moved: Tensor
     """``|G(z+) - G(z)|`` in the last step."""
+    slope: Tensor | None
+    """Gradient of L at x, where L is not convex and stays there; else None."""
     lam: Tensor
     sigma: Tensor
     extent: Tensor
@@ -58,6 +60,8 @@ class ADMM(Solver[ADMMState]):
 
     ``x+`` and its graph are used for the next gradient, so an iteration costs exactly one forward and one backward
     pass, as gradient descent does (Gauss-Newton steps cost forward passes alone). Start: ``w = G(z)``, ``lam = 0``.
+
+    A loss that is not convex stays at G(z): its gradient there is added to g's cotangent, and the w step has R alone.
 
     Parameters
     ----------
@@ -98,12 +102,13 @@ class ADMM(Solver[ADMMState]):
             r=torch.zeros_like(at.x),
             primal_residual=zero,
             moved=zero,
+            slope=self._slope(problem, at.x, point.residual),
             lam=torch.zeros_like(at.x),
             sigma=zero,
             extent=_batch.norm(at.x),
             first_rho=first,
             z_memory=self.z_step.start(problem, at.z),
-            w_memory=self.w_step.start(problem, at.x, point.residual),
+            w_memory=self.w_step.start(problem.of_w, at.x, point.residual),
             dual_memory=self.dual.start(zero),
         )
 
@@ -112,12 +117,13 @@ class ADMM(Solver[ADMMState]):
         s, k = state, state.k + 1
         rho = self.penalty(k, s.first_rho, s.rho, penalties.Residuals(s.primal_residual, s.moved))
         f = torch.addcmul(s.lam, s.r, _batch.spread(rho, s.r)).neg_()  # grad_z = DG^T f
+        f = f if s.slope is None else f + s.slope
         shrink = s.scale * s.first_rho / rho if self.z_step.follows_penalty else s.scale
-        at, vjp, z_memory, exact = self.z_step.advance(problem, s, Task(f, rho, shrink), s.z_memory)
+        at, vjp, z_memory, exact = self.z_step.advance(problem, s, Task(f, self._curvature(s, rho), shrink), s.z_memory)
         point = problem.evaluate(at.x, at.z)
 
         split = Split(s.w, s.lam, at.x, point.residual, rho, s.sigma, s.scale, s.first_rho)
-        w, r, w_memory = self.w_step(problem, split, s.w_memory)
+        w, r, w_memory = self.w_step(problem.of_w, split, s.w_memory)
         primal_residual = _batch.norm(r)
         progress = duals.Progress(primal_residual, torch.maximum(s.extent, _batch.norm(w)), k, rho, s.first_rho)
         sigma, dual_memory = self.dual(progress, s.dual_memory)
@@ -129,6 +135,7 @@ class ADMM(Solver[ADMMState]):
             r=r,
             primal_residual=primal_residual,
             moved=moved,
+            slope=self._slope(problem, at.x, point.residual),
             lam=torch.addcmul(s.lam, _batch.spread(sigma, r), r),
             sigma=sigma,
             extent=s.extent,
@@ -142,14 +149,23 @@ class ADMM(Solver[ADMMState]):
         """Primal residual, and the larger of the residuals in w and in z, relative to ``unit + |lam|`` (times |DG| in z)."""
         s, e = state, state.evidence
         size = torch.maximum(_batch.norm(s.w), 0.1 * s.extent)
-        in_z = _batch.ratio(latent_residual(problem, e.z, e.gradient, s.rho, e.jac_scale), e.jac_scale)
+        in_z = _batch.ratio(latent_residual(problem, e.z, e.gradient, self._curvature(s, s.rho), e.jac_scale), e.jac_scale)
         drift = torch.maximum(s.rho, s.sigma - s.rho) * s.primal_residual  # at least |sigma - rho| |w - G(z)|
-        in_w = self.w_step.residual(problem, s.w, s.lam, drift, s.rho) + inner_error(
+        in_w = self.w_step.residual(problem.of_w, s.w, s.lam, drift, s.rho) + inner_error(
             s.w_memory, s.units.smoothness, s.rho, size, _batch.norm(s.lam)
         )
         in_w = torch.maximum(in_w, hidden_by_rounding(s.primal_residual, s.rho, size, s.units.smoothness))
         stationarity = _batch.ratio(torch.maximum(in_z, in_w), s.units.gradient(size) + _batch.norm(s.lam))
         return _batch.ratio(s.primal_residual, size), e.infinite_if_unknown(problem, stationarity)
+
+    @staticmethod
+    def _slope(problem: Problem, x: Tensor, residual: Tensor) -> Tensor | None:
+        return None if problem.loss.convex else problem.loss.gradient(x, residual)
+
+    @staticmethod
+    def _curvature(s: ADMMState, rho: Tensor) -> Tensor:
+        """Of the function of the signal that the step in z lowers."""
+        return rho if s.slope is None else rho + s.units.smoothness
 
     @property
     def dual_fades(self) -> bool:
@@ -167,7 +183,7 @@ class ADMM(Solver[ADMMState]):
     def plan(self, problem: Problem) -> str:
         """In words: the four rules, and how the w step is computed for this problem."""
         return (
-            f"{type(self).__name__}: z moves by {self.z_step.description}. w is updated by {self.w_step.name(problem)}. "
+            f"{type(self).__name__}: z moves by {self.z_step.description}. w is updated by {self.w_step.name(problem.of_w)}. "
             f"The dual step is {self.dual.description}. The penalty is {self.penalty.description}."
         )
 

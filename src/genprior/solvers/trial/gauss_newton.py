@@ -49,11 +49,8 @@ class DampedGaussNewton(Direction[DampedState]):
     def start(self, problem: Problem, base: BasePoint, common: Common, trial: Trial, curvature: Tensor) -> DampedState:
         """No Jacobian yet."""
         if not envelope.is_sum_of_squares(problem):
-            raise ValueError(
-                f"Gauss-Newton directions need loss=LeastSquares or SquaredDistance and on_signal=Zero(), got "
-                f"{type(problem.loss).__name__} and {problem.on_signal!r}: use gp.Auto() or an ADMM"
-            )
-        e = envelope.squares_residual(problem, trial.residual, trial.loss)
+            raise envelope.not_squares(problem, "Gauss-Newton directions need")
+        e = problem.loss.squares(base.x, trial.residual)
         zero = torch.zeros_like(trial.loss)
         return DampedState(JacobianModel.unknown(e, base.z.shape[1]), e, zero, common.score.abs())
 
@@ -61,7 +58,7 @@ class DampedGaussNewton(Direction[DampedState]):
         self, problem: Problem, s: TrialState[DampedState], base: BasePoint, outcome: TrialOutcome
     ) -> Update[DampedState]:
         """Broyden's update, the damping, and the exact Jacobian where it is due."""
-        model, e = s.model, envelope.squares_residual(problem, s.trial.residual, s.trial.loss)
+        model, e = s.model, problem.loss.squares(s.x, s.trial.residual)
         step = s.search.length[:, None] * s.search.direction
         size = s.units.smoothness.sqrt() * _batch.norm(s.x)
         eps = torch.finfo(e.dtype).eps
@@ -86,7 +83,7 @@ class DampedGaussNewton(Direction[DampedState]):
             return model, fresh
         part, z = problem.rows(index), base.z[index].reshape(-1, *shape[1:])
         if affords_jacobian(problem, len(index), self.damping.share):
-            return self.damping.refreshed(model, index, envelope.residual_jacobian(part, z)), fresh
+            return self.damping.refreshed(model, index, envelope.residual_jacobian(part, z, base.x[index])), fresh
         at = problem.generator.evaluate(z)
         gradient = at.vjp(part.loss.gradient(at.x, part.loss.evaluate(at.x)[1]))
         return self.damping.aligned(model, index, residual[index], _batch.flat(gradient)), fresh

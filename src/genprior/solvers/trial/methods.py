@@ -144,9 +144,10 @@ class LBFGS(Choice):
 
 @dataclass(frozen=True)
 class LevenbergMarquardt(Choice):
-    """Damped Gauss-Newton steps on ``L(G(z)) + H(z)``, for ``LeastSquares`` and ``SquaredDistance`` with R = 0.
+    """Damped Gauss-Newton steps on ``L(G(z)) + H(z)``, for sums of squares with R = 0.
 
-    ``d = argmin 1/2 |e + M d|^2 + mu/2 |d|^2 + H(z + d)`` with ``e = A G(z) - y`` and ``M = A DG(z)``, per item. A trial is
+    ``d = argmin 1/2 |e + M d|^2 + mu/2 |d|^2 + H(z + d)`` with, for least squares, ``e = A G(z) - y`` and ``M = A DG(z)``, per
+    item. A trial is
     taken when it lowers the objective; the damping mu follows the ratio of gained to predicted decrease. See
     :class:`trial.DampedGaussNewton` for what a step costs.
 
@@ -170,10 +171,7 @@ class LevenbergMarquardt(Choice):
     def solver(self, problem: Problem) -> TrialMethod[DampedState]:
         """The composition; an error where the problem is no sum of squares."""
         if not envelope.is_sum_of_squares(problem):
-            raise ValueError(
-                f"LevenbergMarquardt needs loss=LeastSquares or SquaredDistance and on_signal=Zero(), got "
-                f"{type(problem.loss).__name__} and {problem.on_signal!r}: use gp.Auto() or an ADMM"
-            )
+            raise envelope.not_squares(problem, "LevenbergMarquardt needs")
         return TrialMethod(DampedGaussNewton(Damping(self.refresh)), Decrease(), Subgradients())
 
     def plan(self, problem: Problem) -> str:

@@ -191,7 +191,7 @@ class Secant(Direction[SecantModel]):
             return model
         try:
             matrices = envelope.gauss_newton(
-                problem.rows(index), base.z[index].reshape(-1, *s.z.shape[1:]), s.rho[index]
+                problem.rows(index), base.z[index].reshape(-1, *s.z.shape[1:]), base.x[index], s.rho[index]
             )
         except OnlyGradients:
             return model  # BFGS continues without
