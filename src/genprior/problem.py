@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from genprior import _batch, _random, _validate
 from genprior._batch import PerItem
 from genprior.generators import Generator, Joint, Passes
+from genprior.generators.deviating import Deviating
 from genprior.losses import LeastSquares, Loss, NoLoss, SquaredDistance
-from genprior.operators import Identity, Mask
-from genprior.terms import Sum, Term, Zero, by_block
+from genprior.operators import Identity, Mask, Operator
+from genprior.terms import Blocks, Sum, Term, Zero, by_block
 from genprior.terms.base import Around, Wrapped
 
 _FAR_OUT = 8.0
@@ -38,6 +39,10 @@ class Point(NamedTuple):
 class Problem:
     """``minimise L(w) + R(w) + H(z)  subject to  w = G(z)``.
 
+    With a deviation: ``minimise L(w) + R(w) + H(z) + D(v)  subject to  w = G(z) + Psi v``. That is a problem of the same form: the
+    latent is ``(z, v)``, the generator ``G(z) + Psi v``, the term on the latent ``H(z) + D(v)``; ``generator`` and
+    ``on_latent`` then are these.
+
     Parameters
     ----------
     generator
@@ -49,6 +54,10 @@ class Problem:
     on_latent
         the term H on the latent z; omitted: zero. Where the latent has several blocks (:class:`genprior.Joint`) also a
         dictionary of terms by block, ``{"theta": gp.Box(0, 1)}``, each in the units of the block.
+    deviation
+        the term D on the coefficients v of a deviation from the range of G, such as ``0.1 * gp.L1()``; omitted: no deviation.
+    basis
+        the operator Psi from coefficients to signals, such as ``gp.operators.DCT(G.signal_shape)``; omitted: the identity.
     feasibility
         where R is infinite outside of a set, a signal at most this far from it, relative to its own norm, counts as feasible.
 
@@ -69,6 +78,8 @@ class Problem:
         on_signal: Term | None = None,
         on_latent: Term | Mapping[str, Term] | None = None,
         *,
+        deviation: Term | None = None,
+        basis: Operator | None = None,
         feasibility: float = 1e-6,
     ) -> None:
         if loss is None and on_signal is None and on_latent is None and isinstance(generator, Generator):
@@ -89,10 +100,41 @@ class Problem:
         self.on_signal.check("on_signal", generator.signal_shape, generator.device, generator.dtype)
         self.on_latent.check("on_latent", generator.latent_shape, generator.device, generator.dtype)
         self.loss.check_samples(self._samples)
+        self._check_values("on_latent", self.on_latent, generator.latent_shape)
+        if deviation is not None or basis is not None:
+            self._deviate(generator, deviation, basis)
         self.batch = self._common_batch()
         self._check_values("on_signal", self.on_signal, generator.signal_shape)
-        self._check_values("on_latent", self.on_latent, generator.latent_shape)
         _warn_out_of_range(generator.signal_range, self.loss, self.on_signal)
+
+    def _deviate(self, within: Generator, term: Term | None, basis: Operator | None) -> None:
+        """Put the deviation beside z in the latent."""
+        if not isinstance(term, Term):
+            given = "no deviation" if term is None else f"{type(term).__name__}"
+            raise TypeError(f"deviation must be a genprior Term such as 0.1 * gp.L1(), got {given}")
+        if isinstance(term, Zero):
+            raise ValueError(
+                "deviation has the weight 0: the deviation alone would fit anything. Give a weight above 0"
+            )
+        generator = Deviating(within, basis)
+        term.check("deviation", generator.coefficient_shape, generator.device, generator.dtype)
+        self._check_values("deviation", term, generator.coefficient_shape)
+        self.generator, self.on_latent = generator, Blocks((self.on_latent, term), generator.blocks)
+
+    @property
+    def in_range(self) -> Problem:
+        """The problem without its deviation: ``minimise L(w) + R(w) + H(z)  subject to  w = G(z)``."""
+        generator, term = self.generator, self.on_latent
+        if not isinstance(generator, Deviating):
+            return self
+        assert isinstance(term, Blocks), "made so"
+        part = copy.copy(self)
+        part.generator, part.on_latent = generator.within, term.parts[0]
+        return part
+
+    def latents(self, z: Tensor) -> Tensor:
+        """The problem's latents that stand for latents z of G: z itself, or with a deviation of zero beside it."""
+        return self.generator.lifted(z) if isinstance(self.generator, Deviating) else z
 
     def counting(self, passes: Passes) -> Problem:
         """The same problem whose passes through G are counted and limited by ``passes``, those of a run."""

@@ -47,13 +47,15 @@ class Minima:
 class Result:
     """The answer for every item, its status, and the history of the run.
 
+    Where the problem has a deviation, ``signal`` is ``G(z) + deviation``; ``in_range`` and ``deviation`` are its two parts.
+
     ``signal``, ``z``, ``w`` and ``objective`` belong to the best iterate by objective of the feasible point ``G(z)``. So do
     ``primal_residual`` and ``stationarity`` where an item CONVERGED, SETTLED or STALLED; otherwise they are the last ones
     measured. All tensors are detached: a solve is not differentiated through.
     """
 
     signal: Tensor
-    """``G(z)``, shape ``(B, *signal_shape)``."""
+    """``G(z)``, or ``G(z) + Psi v`` where the problem has a deviation, shape ``(B, *signal_shape)``."""
     z: Tensor
     """The latents."""
     w: Tensor
@@ -101,9 +103,18 @@ class Result:
     fading_dual: bool = False
     """Whether the method's dual step decays, possibly before the primal residual has vanished."""
     residual: Tensor | None = None
-    """``|A x - y| / |y|`` at ``x = G(z)``, where the loss is a LeastSquares or SquaredDistance; else None."""
+    """``|A x - y| / |y|`` at the signal x, where the loss is a LeastSquares or SquaredDistance; else None."""
     misfit: Misfit | None = None
     """``|(A x - y)/sigma|^2`` beside its expectation, where the loss knows the noise: a ``misfit.ratio`` about 1 fits it."""
+    deviation: Tensor | None = None
+    """The deviation ``Psi v`` from the range, shaped as the signal; None where the problem has none."""
+    coefficients: Tensor | None = None
+    """The coefficients v of the deviation in its basis."""
+
+    @property
+    def in_range(self) -> Tensor:
+        """``G(z)``: the part of the signal that lies in the range of the generator."""
+        return self.signal if self.deviation is None else self.signal - self.deviation
 
     @property
     def restarts(self) -> int:

@@ -121,6 +121,11 @@ class Generator:
         return x
 
     @property
+    def original(self) -> nn.Module:
+        """The caller's module, for another generator that is made of it."""
+        return self.module if self._source is None else self._source
+
+    @property
     def forwards(self) -> int:
         """Batched forward passes that were made through this object."""
         return self.passes.forwards
@@ -214,7 +219,7 @@ class Generator:
             raise ValueError("a parameter may not be named z, which is the latent of the generator: give another name")
         latent = Joint(z=(self.latent, self.latent_shape), **parameters)
         return Generator(
-            WithParameters(self._source or self.module, latent),
+            WithParameters(self.original, latent),
             latent.size,
             self.signal_shape,
             latent=latent,

@@ -94,6 +94,25 @@ class Evaluation:
         part.z, part.x = self.z[index], self.x[index]
         return part
 
+    def moved(self, z: Tensor, x: Tensor) -> Evaluation:
+        """The evaluation at another ``z``, with the signal ``x``, where the caller knows that DG is the same: no pass.
+
+        So it is where z has changed in entries on which the signal depends linearly.
+        """
+        part = self._bare()
+        part._points = z if self._chosen is None else self._points.index_copy(0, self._chosen, z)
+        part._chosen, part._tape = self._chosen, self._tape
+        part.z, part.x = z, x
+        return part
+
+    @classmethod
+    def known(cls, generator: Generator, z: Tensor, x: Tensor) -> Evaluation:
+        """The evaluation of a signal that is known; the first vjp runs a forward pass."""
+        part = cls.__new__(cls)
+        part._generator, part._points, part._chosen, part._tape = generator, z, None, None
+        part.z, part.x = z, x
+        return part
+
     def put(self, index: Tensor, other: Evaluation) -> Evaluation:
         """Replace the items at ``index`` by those of ``other``; the next vjp runs one forward pass."""
         part = self._bare()

@@ -14,6 +14,7 @@ from genprior import _validate
 from genprior._progress import Bar
 from genprior.engines import Engine
 from genprior.generators import Passes, Preconditioner, ScaledIdentity
+from genprior.generators.deviating import Deviating
 from genprior.history import History, Recorder
 from genprior.loop.batch import Batch, Round, limited
 from genprior.loop.checkpoint import Keeper
@@ -190,9 +191,14 @@ class Run(Generic[S]):
         parts = [part.outcome for part in done]
         whole = Outcome(*(torch.cat([getattr(p, f.name) for p in parts]) for f in fields(Outcome)))
         recent = torch.clamp(whole.steps // _RECENT, min=2 * self.options.check_every)
+        minima, z, coefficients, deviation = _all_minima(done, whole.x), whole.z, None, None
+        generator = self.problem.generator
+        if isinstance(generator, Deviating):
+            (z, coefficients), minima = generator.split(whole.z), replace(minima, z=generator.split(minima.z)[0])
+            deviation = generator.deviation(coefficients)
         return Result(
             signal=whole.x,
-            z=whole.z,
+            z=z,
             w=whole.w,
             objective=whole.objective,
             primal_residual=whole.primal_residual,
@@ -213,10 +219,12 @@ class Run(Generic[S]):
             penalty=penalty_share(self.problem, whole.objective, whole.z),
             unfit=whole.unfit,
             tolerance=self.options.tolerance,
-            minima=_all_minima(done, whole.x),
+            minima=minima,
             fading_dual=self.solver.dual_fades,
             residual=self.problem.loss.relative_residual(self.problem.loss(whole.x)),
             misfit=self.problem.loss.misfit(whole.x),
+            deviation=deviation,
+            coefficients=coefficients,
         )
 
 

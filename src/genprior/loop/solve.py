@@ -266,22 +266,21 @@ def _given_starts(problem: Problem, z0: Tensor | None, restarts: int, seed: int)
     if z0 is None:
         _validate.seed(seed)
         return None
-    generator, given = problem.generator, _for_restarts(problem, z0)
+    generator, given = problem.in_range.generator, _for_restarts(problem, z0)
     _validate.tensor("z0", z0)
     _validate.batch("z0", z0, tuple(z0.shape[1:]) if given else generator.latent_shape)
     _validate.same_place("z0", z0, generator.device, generator.dtype, "the generator")
     items = _items_of(problem, z0)
     if len(z0) != items:
         raise ValueError(f"z0 has {len(z0)} items, but the problem has {items}: give one start per item")
-    if given:
-        return Starts.given(z0)
-    random = _random_starts(generator, items, restarts, seed)
-    return Starts.given(torch.cat([z0.detach()[:, None], random[:, 1:]], dim=1))
+    if not given:
+        z0 = torch.cat([z0.detach()[:, None], _random_starts(generator, items, restarts, seed)[:, 1:]], dim=1)
+    return Starts.given(torch.stack([problem.latents(starts) for starts in z0.unbind(dim=1)], dim=1))
 
 
 def _for_restarts(problem: Problem, z0: Tensor | None) -> bool:
     """Whether ``z0`` is ``(B, restarts, *latent_shape)``."""
-    latent = problem.generator.latent_shape
+    latent = problem.in_range.generator.latent_shape
     return isinstance(z0, Tensor) and z0.ndim == len(latent) + 2 and tuple(z0.shape[2:]) == latent
 
 

@@ -94,7 +94,8 @@ def nearest(problem: Problem, items: int, most: int, seed: int, guess: Guess | N
     pool = generator.pool(affordable, seed, rows=items)
     scores, guesses = _scores(problem, pool.signals, items), None
     if guess is not None and generator.passes.share(_FOR_A_GUESS, 0, items) <= _MOST_OF_BUDGET:
-        guesses = _checked(guess.guess(problem), generator, items)
+        inner = problem.in_range
+        guesses = problem.latents(_checked(guess.guess(inner), inner.generator, items))
         scores = torch.cat([scores, _own_scores(problem, guesses)[:, None]], dim=1)
     order = scores.argsort(dim=1, stable=True)
     if guesses is not None:

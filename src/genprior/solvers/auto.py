@@ -59,10 +59,10 @@ class Auto(Choice):
 
     def choice(self, problem: Problem) -> Choice:
         """The chosen method, with its options."""
-        size = _size(problem)
-        if not has_matrix(problem.generator) and problem.needs_splitting:
+        size, deviates = _size(problem), problem.in_range is not problem
+        if not has_matrix(problem.in_range.generator) and problem.needs_splitting:
             return ADMM(z_step=z_steps.Spectral(), dual=duals.Adaptive(), penalty=penalties.Balanced())
-        refresh = max(_SOONEST, size) if size <= _LARGEST_REFRESHED else None
+        refresh = max(_SOONEST, size) if size <= _LARGEST_REFRESHED and not deviates else None
         return QuasiNewton(memory=_pairs(problem), refresh=refresh)
 
     def plan(self, problem: Problem) -> str:
@@ -71,7 +71,7 @@ class Auto(Choice):
         if not isinstance(method, QuasiNewton):
             limit = f"The latent dimension, {size}, exceeds the limit of {LARGEST_DENSE} for a dense preconditioner."
             return f"Auto: {method.plan(problem)} {limit}"
-        if not has_matrix(problem.generator):
+        if not has_matrix(problem.in_range.generator):
             why = f"The latent dimension, {size}, exceeds the limit of {LARGEST_DENSE} for a preconditioner."
         elif problem.generator.no_jacobian is not None:
             why = "There are no Gauss-Newton matrices, because the generator has gradients but no Jacobian."
@@ -89,4 +89,4 @@ def _pairs(problem: Problem) -> int:
 
 
 def _size(problem: Problem) -> int:
-    return math.prod(problem.generator.latent_shape)
+    return math.prod(problem.in_range.generator.latent_shape)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from genprior import _batch
+from genprior.generators.deviating import Deviating
 from genprior.problem import Problem
 from genprior.terms import Quadratic, Term, Zero
 
@@ -29,11 +30,15 @@ class LatentTerm:
     """c, per item; None: no ridge."""
     centre: float = 0.0
     """Of the latent distribution."""
+    ridged: int | None = None
+    """How many entries, the first ones, have a ridge; None: all of them."""
 
     @classmethod
     def of(cls, problem: Problem, shape: torch.Size, ridge: Tensor | None) -> LatentTerm:
         """The problem's H with a ridge towards the centre of its latent distribution."""
-        return cls(problem.on_latent, shape, ridge, problem.generator.latent.centre)
+        generator = problem.generator
+        ridged = generator.size if isinstance(generator, Deviating) else None
+        return cls(problem.on_latent, shape, ridge, generator.latent.centre, ridged)
 
     @property
     def is_quadratic(self) -> bool:
@@ -43,7 +48,7 @@ class LatentTerm:
     def added(self, energy: Tensor, z: Tensor) -> Tensor:
         """``energy`` plus this function at z."""
         if self.ridge is not None:
-            energy = energy + 0.5 * self.ridge * _batch.square(z - self.centre)
+            energy = energy + 0.5 * self.ridge * _batch.square(z[:, : self.ridged] - self.centre)
         return energy if isinstance(self.term, Zero) else energy + self.term(z.reshape(self.shape))
 
     def change(self, z: Tensor, d: Tensor) -> Tensor:

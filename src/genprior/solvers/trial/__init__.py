@@ -17,10 +17,13 @@ multipliers in ``solvers/envelope.py``.
 from genprior.solvers.damping import Damping, JacobianModel
 from genprior.solvers.envelope import Multipliers, SignalPart, Subgradients, Trial
 from genprior.solvers.quadratic import LatentTerm
+from genprior.solvers.trial.elimination import EliminatedDeviation, InRange
 from genprior.solvers.trial.engine import (
+    Arrival,
     BasePoint,
     DescentDirection,
     Direction,
+    Inner,
     TrialMethod,
     TrialOutcome,
     TrialState,
@@ -45,6 +48,7 @@ from genprior.solvers.trial.secant import FirstHessian, NewestPair, Precondition
 __all__ = [
     "LBFGS",
     "Armijo",
+    "Arrival",
     "BasePoint",
     "Continuation",
     "DampedGaussNewton",
@@ -52,8 +56,11 @@ __all__ = [
     "Decrease",
     "DescentDirection",
     "Direction",
+    "EliminatedDeviation",
     "EnergyChange",
     "FirstHessian",
+    "InRange",
+    "Inner",
     "JacobianModel",
     "Judgement",
     "LatentTerm",

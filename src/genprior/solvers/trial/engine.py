@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from genprior import _batch
-from genprior.problem import Problem
+from genprior.generators import Evaluation
+from genprior.problem import Point, Problem
 from genprior.solvers.base import Common, Evidence, Multiplier, Solver, State, Vjp
 from genprior.solvers.envelope import Multipliers, SignalPart, SplitState, Trial
 from genprior.solvers.estimates import rounding_error, secant_of
@@ -138,6 +139,33 @@ class TrialOutcome(NamedTuple):
     """Local estimate of ``|DG|``: from that gradient, and from how far the step moved the signal."""
 
 
+class Arrival(NamedTuple):
+    """A point at which G was evaluated, with the values there."""
+
+    at: Evaluation
+    point: Point
+    trial: Trial
+    w: Tensor
+    split: SplitState | None
+
+
+class Inner(ABC):
+    """A rule that moves entries of the latent on which the signal depends linearly, without a pass through G."""
+
+    @abstractmethod
+    def arrived(
+        self,
+        problem: Problem,
+        multipliers: SignalPart,
+        at: Evaluation,
+        nu: Tensor,
+        split: SplitState | None,
+        rho: Tensor,
+        w: Tensor,
+    ) -> Arrival:
+        """The point ``at`` with these entries moved, where L has the Lipschitz constant ``nu``; no larger value than at it."""
+
+
 @dataclass(frozen=True)
 class TrialMethod(Solver[TrialState[M]], Generic[M]):
     """Descend ``phi(z) = e(G(z)) + H(z) + c/2 |z - centre|^2``, one independent problem per item.
@@ -155,12 +183,15 @@ class TrialMethod(Solver[TrialState[M]], Generic[M]):
         ``Multipliers`` or ``Subgradients``: how R enters ``e``.
     continuation
         ``Ridge`` or ``NoRidge``: how the ridge c towards the prior fades.
+    inner
+        ``EliminatedDeviation``: what moves a deviation after each pass, with ``InRange`` around the direction; None: nothing.
     """
 
     direction: Direction[M]
     search: Search
     multipliers: SignalPart = Multipliers()
     continuation: Continuation = NoRidge()
+    inner: Inner | None = None
 
     def __post_init__(self) -> None:
         parts = (
@@ -188,8 +219,8 @@ class TrialMethod(Solver[TrialState[M]], Generic[M]):
         at = problem.generator.evaluate(z, graph=self.direction.uses_vjp)
         point = problem.evaluate(at.x, at.z)
         split, rho = self.multipliers.start(problem, at.x, point)
-        trial, w, split = self.multipliers.evaluate(problem, at.x, point, split, rho, at.x)
         smoothness, curvature = self.multipliers.curvatures(problem, at.x, point, rho)
+        at, point, trial, w, split = self._arrived(problem, at, smoothness, split, rho, at.x)
         common = replace(Common.first(problem, at, point, smoothness), rho=rho, w=w)
         flat, zero = _batch.flat(at.z), torch.zeros_like(point.loss)
         base = BasePoint(flat, at.x, trial.energy, torch.zeros_like(flat), zero, zero)
@@ -199,7 +230,7 @@ class TrialMethod(Solver[TrialState[M]], Generic[M]):
             base=base,
             search=SearchState.none(flat),
             model=self.direction.start(problem, base, common, trial, curvature),
-            ridge=self.continuation.start(problem, curvature, trial.energy),
+            ridge=self.continuation.start(problem.in_range, curvature, trial.energy),
             split=split,
         )
 
@@ -232,8 +263,7 @@ class TrialMethod(Solver[TrialState[M]], Generic[M]):
 
         z = (base.z + search.length[:, None] * search.direction).reshape(s.z.shape)
         at = problem.generator.evaluate(z, graph=self.direction.uses_vjp)  # the one forward pass
-        point = problem.evaluate(at.x, at.z)
-        trial, w, split = self.multipliers.evaluate(problem, at.x, point, s.split, s.rho, s.w)
+        at, point, trial, w, split = self._arrived(problem, at, s.units.smoothness, s.split, s.rho, s.w)
         _, secant = s.common.moved(at, problem.generator.spread)
         return TrialState(
             s.common.next(at, point, torch.maximum(vjp.kappa, secant), evidence, w=w),
@@ -246,6 +276,15 @@ class TrialMethod(Solver[TrialState[M]], Generic[M]):
         )
 
     # -- the parts of a step -----------------------------------------------------------------------------------------
+
+    def _arrived(
+        self, problem: Problem, at: Evaluation, nu: Tensor, split: SplitState | None, rho: Tensor, w: Tensor
+    ) -> Arrival:
+        """The values at ``at``, where the inner rule may have moved a part of the latent."""
+        if self.inner is not None:
+            return self.inner.arrived(problem, self.multipliers, at, nu, split, rho, w)
+        point = problem.evaluate(at.x, at.z)
+        return Arrival(at, point, *self.multipliers.evaluate(problem, at.x, point, split, rho, w))
 
     @staticmethod
     def _own(problem: Problem, s: TrialState[M]) -> LatentTerm:

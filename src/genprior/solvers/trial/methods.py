@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from genprior import _validate
+from genprior.generators.deviating import Deviating
 from genprior.generators.preconditioner import has_matrix
 from genprior.problem import Problem
 from genprior.solvers import envelope
@@ -12,6 +13,7 @@ from genprior.solvers.base import Choice
 from genprior.solvers.damping import Damping
 from genprior.solvers.envelope import Multipliers, Subgradients
 from genprior.solvers.quadratic import SecantModel
+from genprior.solvers.trial.elimination import EliminatedDeviation, InRange
 from genprior.solvers.trial.engine import TrialMethod
 from genprior.solvers.trial.gauss_newton import DampedGaussNewton, DampedState
 from genprior.solvers.trial.globalisation import Armijo, Decrease, Ridge, WeakWolfe
@@ -77,19 +79,23 @@ class QuasiNewton(Choice):
         """The composition."""
         direction = (
             Secant(self.memory, refresh=self.refresh)
-            if has_matrix(problem.generator)
+            if has_matrix(problem.in_range.generator)
             else Secant(self.memory, first=NewestPair())
         )
+        deviates = isinstance(problem.generator, Deviating)
         return TrialMethod(
-            direction,
+            InRange(direction) if deviates else direction,
             Armijo(),
             Multipliers(self.dual_every, self.growth, self.rho),
             Ridge(self.ridge),
+            EliminatedDeviation() if deviates else None,
         )
 
     def plan(self, problem: Problem) -> str:
         """In words."""
-        first = "the generator's preconditioner" if has_matrix(problem.generator) else "a multiple of the identity"
+        first = (
+            "the generator's preconditioner" if has_matrix(problem.in_range.generator) else "a multiple of the identity"
+        )
         text = f"BFGS steps in z, with {first} as the first Hessian, minimise"
         if problem.needs_splitting:
             eliminated = f"w is eliminated by {envelope.method_name(problem)}."
