@@ -68,7 +68,7 @@ class Coefficients:
 
 @dataclass(frozen=True)
 class Variation:
-    """Isotropic total variation along the last ``dims`` axes: a dual variable has a vector no longer than the weight per pixel."""
+    """Isotropic total variation along the last ``dims`` axes: a dual variable has vectors no longer than the weight."""
 
     dims: int
 
