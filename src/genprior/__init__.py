@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from genprior import checks, engines, metrics, operators, per_item
-from genprior.generators import Generator, Normal, TruncatedNormal, Uniform
+from genprior.generators import Generator, Joint, Normal, TruncatedNormal, Uniform
 from genprior.history import History
 from genprior.loop.checkpoint import Checkpoint
 from genprior.loop.solve import solve
@@ -77,6 +77,7 @@ __all__ = [
     "Generator",
     "GradientDescent",
     "History",
+    "Joint",
     "L1Ball",
     "LInf",
     "LeastSquares",

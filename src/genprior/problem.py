@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from genprior import _batch, _validate
 from genprior._batch import PerItem
-from genprior.generators import Generator, Passes
+from genprior.generators import Generator, Joint, Passes
 from genprior.losses import LeastSquares, Loss, NoLoss, SquaredDistance
 from genprior.operators import Identity, Mask
-from genprior.terms import Sum, Term, Zero
+from genprior.terms import Sum, Term, Zero, by_block
 from genprior.terms.base import Around, Wrapped
 
 _FAR_OUT = 8.0
@@ -47,7 +47,8 @@ class Problem:
     on_signal
         the term R on the signal w; omitted: zero.
     on_latent
-        the term H on the latent z; omitted: zero.
+        the term H on the latent z; omitted: zero. Where the latent has several blocks (:class:`genprior.Joint`) also a
+        dictionary of terms by block, ``{"theta": gp.Box(0, 1)}``, each in the units of the block.
     feasibility
         where R is infinite outside of a set, a signal at most this far from it, relative to its own norm, counts as feasible.
 
@@ -66,7 +67,7 @@ class Problem:
         generator: Generator,
         loss: Loss | None = None,
         on_signal: Term | None = None,
-        on_latent: Term | None = None,
+        on_latent: Term | Mapping[str, Term] | None = None,
         *,
         feasibility: float = 1e-6,
     ) -> None:
@@ -80,7 +81,8 @@ class Problem:
         self.generator = generator
         self.loss = NoLoss() if loss is None else loss
         self.on_signal = Zero() if on_signal is None else on_signal
-        self.on_latent = Zero() if on_latent is None else on_latent
+        on_latent = Zero() if on_latent is None else on_latent
+        self.on_latent = _of_blocks(generator, on_latent) if isinstance(on_latent, Mapping) else on_latent
         self._check_types()
         self.loss = self.loss.bound(generator.signal_shape, generator.device, generator.dtype)
         self.loss.check(generator.signal_shape, generator.device, generator.dtype)
@@ -240,6 +242,16 @@ class Problem:
             f"Problem({self.generator!r}, loss={self.loss!r}, on_signal={self.on_signal!r}, "
             f"on_latent={self.on_latent!r}, batch={self.batch})"
         )
+
+
+def _of_blocks(generator: Generator, terms: Mapping[str, Term]) -> Term:
+    """A term for each block of a joint latent."""
+    latent = generator.latent
+    if not isinstance(latent, Joint):
+        raise TypeError(
+            f"on_latent is a dictionary, but the latent has no blocks: its distribution is {latent!r}. Give one term"
+        )
+    return by_block(terms, latent.blocks(generator.latent_shape[0]))
 
 
 def _hint(name: str, value: object) -> str:

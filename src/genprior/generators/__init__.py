@@ -2,6 +2,7 @@
 
 from genprior.generators.contract import Generator
 from genprior.generators.derivatives import Evaluation
+from genprior.generators.joint import Joint
 from genprior.generators.latents import LatentDistribution, Normal, TruncatedNormal, Uniform
 from genprior.generators.passes import OutOfTime, Passes
 from genprior.generators.preconditioner import Preconditioner, ScaledIdentity
@@ -9,6 +10,7 @@ from genprior.generators.preconditioner import Preconditioner, ScaledIdentity
 __all__ = [
     "Evaluation",
     "Generator",
+    "Joint",
     "LatentDistribution",
     "Normal",
     "OutOfTime",

@@ -17,6 +17,7 @@ from genprior._renamed import renamed, warn_renamed
 from genprior.generators.alias import contents_of, follow, frozen_alias, place_of, places_of
 from genprior.generators.derivatives import Evaluation, Linearised, OnlyGradients, jacobian, pushed
 from genprior.generators.faster import quick_copy
+from genprior.generators.joint import Joint, Part, WithParameters
 from genprior.generators.latents import LatentDistribution, Normal
 from genprior.generators.passes import OutOfTime, Passes, Remembered
 from genprior.generators.pool import BLOCK, Pool, extended, most_samples
@@ -192,6 +193,34 @@ class Generator:
         other._source, other._places = module, places_of(module)
         other.passes, other._known, other._given, other.speedups = Passes(), Remembered(), None, ()
         return other
+
+    def with_parameters(self, **parameters: Part) -> Generator:
+        """The generator whose latent has parameters beside z, such as those of a forward model that is not quite known.
+
+        Each is given by its distribution, one number, or by a distribution and a shape. The latents are flat, with the
+        distribution ``Joint(z=..., ...)``; the signal depends on z alone, and a loss reads the parameters:
+        ``G.latent.split(z)``.
+
+        Examples
+        --------
+        >>> import torch, genprior as gp
+        >>> G = gp.Generator(torch.nn.Linear(3, 8), latent_shape=(3,), signal_shape=(8,))
+        >>> H = G.with_parameters(gain=gp.Uniform(0.5, 2), shift=(gp.Normal(0.1), 2))
+        >>> H.latent_shape, [tuple(block.shape) for block in H.latent.split(H.sample_latent(4)).values()]
+        ((6,), [(4, 3), (4, 1), (4, 2)])
+        """
+        if "z" in parameters:
+            raise ValueError("a parameter may not be named z, which is the latent of the generator: give another name")
+        latent = Joint(z=(self.latent, self.latent_shape), **parameters)
+        return Generator(
+            WithParameters(self._source or self.module, latent),
+            latent.size,
+            self.signal_shape,
+            latent=latent,
+            signal_range=self.signal_range,
+            device=self.device,
+            dtype=self.dtype,
+        )
 
     def evaluate(self, z: Tensor, *, graph: bool = True) -> Evaluation:
         """``G(z)``, with its graph kept for one later backward pass if wanted."""

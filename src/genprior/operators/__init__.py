@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from genprior.operators.algebra import Composition, Scaled, Sum, Transpose
 from genprior.operators.base import Operator, RowForm
+from genprior.operators.bases import DCT, Wavelet
 from genprior.operators.dense import Dense, Gaussian
 from genprior.operators.diagonal import Identity, Mask
 from genprior.operators.downsample import Downsample
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from genprior.bridges.deepinv_operator import DeepinvOperator, from_deepinv
 
 __all__ = [
+    "DCT",
     "Blur",
     "CGResult",
     "Composition",
@@ -48,6 +50,7 @@ __all__ = [
     "SubsampledHadamard",
     "Sum",
     "Transpose",
+    "Wavelet",
     "conjugate_gradient",
     "from_deepinv",
 ]

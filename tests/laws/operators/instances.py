@@ -145,6 +145,26 @@ def added(name, *parts, signs=None, **facts):
     return Instance(name, make, matrix, **({"exact_bounds": False} | facts))
 
 
+def cosines(name, shape, dims=None):
+    return Instance(
+        name,
+        lambda: ops.DCT(shape, dims=dims, dtype=F64),
+        lambda _: ref.cosines(shape, dims or max(1, len(shape) - 1)).T,
+        "orthonormal basis",
+        True,
+    )
+
+
+def wavelets(name, filter, shape, levels=99, dims=None):
+    return Instance(
+        name,
+        lambda: ops.Wavelet(shape, filter, levels, dims=dims, dtype=F64),
+        lambda _: ref.wavelets(filter, shape, levels, dims or max(1, len(shape) - 1)).T,
+        "orthonormal basis",
+        True,
+    )
+
+
 def transposed(part, **facts):
     method = part.method if part.row_form or part.method == "FFT" else f"push-through identity ({part.method}"
     facts = {"method": method, "exact_bounds": part.exact_bounds} | facts
@@ -243,6 +263,16 @@ INSTANCES = [
     hadamard(16, (16,)),
     hadamard(1, (1,)),
     hadamard(50, (2, 50)),
+    cosines("dct", (2, 5, 6)),
+    cosines("dct 1-D", (7,)),
+    cosines("dct 3-D", (2, 3, 2, 4)),
+    cosines("dct rows of images", (3, 4), dims=1),
+    wavelets("haar", "haar", (2, 4, 6)),
+    wavelets("haar one odd side", "haar", (3, 8), dims=2),
+    wavelets("haar one level", "haar", (8,), levels=1),
+    wavelets("db2 3-D", "db2", (1, 4, 6, 4)),
+    wavelets("db4", "db4", (1, 8, 16)),
+    wavelets("db10 1-D", "db10", (24,)),
     linear(
         "linear with adjoint",
         lambda: ops.Linear(lambda x: x @ WIDE.T, lambda y: y @ WIDE, 12, dtype=F64),

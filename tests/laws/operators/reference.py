@@ -1,10 +1,13 @@
-"""The same operators built as explicit matrices with numpy and scipy, from the definitions and nothing of genprior."""
+"""The same operators built as explicit matrices with numpy and scipy, from the definitions (but for long wavelet filters)."""
 
 import functools
 import math
 
 import numpy as np
+import scipy.fft
 import scipy.linalg
+
+from genprior.operators.bases import daubechies
 
 
 def channels(plane, signal_shape, dims=2):
@@ -61,3 +64,50 @@ def hadamard(operator):
     for order, signs in zip(operator._orders, operator._signs, strict=True):
         q = blocks @ np.diag(signs.numpy().astype(float)) @ np.eye(d)[order.numpy()] @ q
     return math.sqrt(d / operator.measurement_shape[0]) * q[operator._kept.numpy()]
+
+
+def cosines(shape, dims):
+    """The coefficients of each unit signal, by scipy."""
+    size = shape[-dims:]
+    units = np.eye(math.prod(size)).reshape(-1, *size)
+    columns = [scipy.fft.dctn(unit, norm="ortho").ravel() for unit in units]
+    return channels(np.array(columns).T, shape, dims)
+
+
+ROOT = math.sqrt(3)
+FILTERS = {
+    "haar": np.array([1, 1]) / math.sqrt(2),
+    "db2": np.array([1 + ROOT, 3 + ROOT, 3 - ROOT, 1 - ROOT]) / (4 * math.sqrt(2)),
+}
+"""As Daubechies gives them in closed form."""
+
+
+def wavelets(name, shape, levels, dims):
+    """The coefficients of each unit signal: sums over the filter, level by level, axis by axis."""
+    low = FILTERS.get(name)
+    low = np.array(daubechies(name)) if low is None else low
+    high = np.array([(-1) ** j * low[len(low) - 1 - j] for j in range(len(low))])
+    size = shape[-dims:]
+    columns = [_pyramid(unit, low, high, levels).ravel() for unit in np.eye(math.prod(size)).reshape(-1, *size)]
+    return channels(np.array(columns).T, shape, dims)
+
+
+def _pyramid(x, low, high, levels):
+    size = x.shape
+    for _ in range(levels):
+        axes = [axis for axis, n in enumerate(size) if n % 2 == 0 and n >= len(low)]
+        if not axes:
+            break
+        corner = tuple(slice(n) for n in size)
+        part = x[corner]
+        for axis in axes:
+            part = np.apply_along_axis(_halves, axis, part, low, high)
+        x[corner] = part
+        size = tuple(n // 2 if axis in axes else n for axis, n in enumerate(size))
+    return x
+
+
+def _halves(line, low, high):
+    n = len(line)
+    each = [sum(h[j] * line[(2 * k + j) % n] for j in range(len(h))) for h in (low, high) for k in range(n // 2)]
+    return np.array(each)

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from genprior.terms import L1, L2, Ball, Box, L1Ball, LInf, Simplex, SquaredL2, Sum, Term, TotalVariation, Zero
+from genprior._blocks import Block
+from genprior.terms import L1, L2, Ball, Blocks, Box, L1Ball, LInf, Simplex, SquaredL2, Sum, Term, TotalVariation, Zero
 
 BATCH = 3
 Oracle = Callable[[cp.Expression, int], tuple[cp.Expression, list[cp.Constraint]]]
@@ -94,6 +95,23 @@ def both(*oracles):
         return sum(values), [constraint for part in constraints for constraint in part]
 
     return oracle
+
+
+def blockwise(*parts):
+    """``(first, last, centre, unit, oracle)`` of each block of a flat latent."""
+
+    def oracle(x, i):
+        values, constraints = zip(*(one(c + u * x[a:b], i) for a, b, c, u, one in parts), strict=True)
+        return sum(values), [constraint for part in constraints for constraint in part]
+
+    return oracle
+
+
+def blocks(*parts):
+    """``(term, shape, centre, unit)`` of each block."""
+    ends = np.cumsum([0, *(math.prod(shape) for _, shape, _, _ in parts)]).tolist()
+    named = [Block(f"b{k}", ends[k], shape, c, u) for k, (_, shape, c, u) in enumerate(parts)]
+    return Blocks(tuple(term for term, *_ in parts), tuple(named))
 
 
 def sharp(term: Term) -> Sum:
@@ -200,6 +218,18 @@ CASES = [
          both(variation((6, 5), 0.3), half_square(PER_ITEM.numpy(), IMAGES)), 1e-6),
     Case("sum_tv_ball", lambda: 0.3 * SHARP + Ball(2.0), (6, 5),
          both(variation((6, 5), 0.3), within(lambda x, i: [cp.norm(x) <= 2])), 1e-6),
+    # Blocks of a flat latent, each with a centre and a unit.
+    Case("blocks_l1_box", lambda: blocks((0.7 * L1(), (2,), 0.5, 2.0), (Box(0, 0.4), (3,), 0.1, 0.5)), (5,),
+         blockwise((0, 2, 0.5, 2.0, norm(1, (0.7,) * 3)), (2, 5, 0.1, 0.5, within(lambda x, i: [x >= 0, x <= 0.4])))),
+    Case("blocks_ball_l2_nothing", lambda: blocks((PER_ITEM * L2(), (2,), 0.0, 3.0), (Zero(), (1,), 0.0, 1.0),
+                                                  (Ball(1.0), (1, 2), 0.2, 0.5)), (5,),
+         blockwise((0, 2, 0.0, 3.0, norm(2, PER_ITEM.numpy())), (2, 3, 0.0, 1.0, nothing),
+                   (3, 5, 0.2, 0.5, within(lambda x, i: [cp.norm(x) <= 1])))),
+    Case("blocks_balls", lambda: blocks((Ball(0.8), (2,), 0.0, 2.0), (Box(-0.1, 0.3), (2,), 0.0, 1.0)), (4,),
+         blockwise((0, 2, 0.0, 2.0, within(lambda x, i: [cp.norm(x) <= 0.8])),
+                   (2, 4, 0.0, 1.0, within(lambda x, i: [x >= -0.1, x <= 0.3])))),
+    Case("blocks_squared", lambda: blocks((SquaredL2(), (2,), 0.0, 1.0), (25 * SquaredL2(), (3,), 0.0, 0.2)), (5,),
+         blockwise((0, 2, 0.0, 1.0, half_square()), (2, 5, 0.0, 0.2, half_square((25,) * 3)))),
     # The others, by the dual.
     Case("sum_tv_box", lambda: sharp(0.3 * SHARP + Box(-0.4, 0.5)), (6, 5),
          both(variation((6, 5), 0.3), within(lambda x, i: [x >= -0.4, x <= 0.5])), 1e-6),
