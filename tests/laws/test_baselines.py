@@ -33,6 +33,8 @@ class Rotation(ops.Operator):
     def gram_form(self):
         return GramForm(1.0)
 
+    transposed_gram_form = gram_form
+
 
 def frame(count):
     """Coefficients of a basis that is not orthonormal, more or fewer than signal values."""

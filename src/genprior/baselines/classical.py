@@ -13,6 +13,7 @@ from genprior.baselines.primal_dual import Baseline, Point, minimise, objective
 from genprior.baselines.weights import LASSO_SHARE, VARIATION_SHARE, default_weight
 from genprior.losses import LeastSquares
 from genprior.operators import Operator
+from genprior.operators.gram import multiple_of_identity
 
 _DIGITS = 0.5
 """The default tolerance is the power of the rounding unit with this exponent: 3e-4 in float32, 1.5e-8 in float64."""
@@ -95,15 +96,9 @@ def total_variation(
 
 
 def is_orthonormal(basis: Operator) -> bool:
-    """Whether the basis says that ``Psi^T Psi = I``, and has as many coefficients as the signal has values."""
-    form = basis.gram_form()
-    square = (
-        basis.signal_shape is not None
-        and torch.Size(basis.signal_shape).numel() == torch.Size(basis.measurement_shape or ()).numel()
-    )
-    return (
-        square and form is not None and form.values is None and not isinstance(form.shift, Tensor) and form.shift == 1
-    )
+    """Whether the basis says that ``Psi^T Psi = Psi Psi^T = I``, for real coefficients and signals."""
+    forms = basis.gram_form(), basis.transposed_gram_form()
+    return basis.complex_measurements is False and all(multiple_of_identity(form) == 1 for form in forms)
 
 
 def _solved(
