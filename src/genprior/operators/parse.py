@@ -51,6 +51,8 @@ class _Type:
     required: tuple[str, ...] = ()
     either: tuple[str, ...] = ()
     """Exactly one of these must be there."""
+    apart: tuple[str, ...] = ()
+    """At most one of these."""
 
 
 def parse_operator(
@@ -212,6 +214,8 @@ def _check_complete(text: str, entry: _Type, options: dict[str, Any]) -> None:
         raise ValueError(
             f"operator {text!r} needs one of {' or '.join(entry.either)}: write for example {entry.example}"
         )
+    if sum(key in options for key in entry.apart) > 1:
+        raise ValueError(f"operator {text!r} gives {' and '.join(entry.apart)}: give one, for example {entry.example}")
 
 
 def _mask(options: dict[str, Any], shape: Shape) -> Operator:
@@ -307,15 +311,21 @@ def _kspace(options: dict[str, Any], shape: Shape) -> Operator:
     if "file" in options:
         mask = read_array(Path(options["file"]), kinds="buif")
         kept = torch.from_numpy(_columns(mask, size[-1]) if mask.ndim == 1 else mask)
-    elif "every" in options:
-        columns = torch.arange(size[-1])
-        middle = (columns - size[-1] // 2 + options.get("centre", 0) // 2) // max(1, options.get("centre", 0)) == 0
-        kept = (columns % options["every"] == 0) | (middle & (options.get("centre", 0) > 0))
-        kept = kept if options.get("centred", False) else kept.roll(-(size[-1] // 2))
+    if "every" in options:
+        kept = _comb(size[-1], options["every"], options.get("centre", 0))
+        kept = kept if options.get("centred", False) else torch.fft.ifftshift(kept)
         kept = kept.expand(*(1,) * (len(size) - 1), -1)
-    if "centre" in options and "every" not in options:
-        raise ValueError("centre goes with every: kspace:every=4,centre=8 keeps every fourth column, and eight in the middle")
+    elif "centre" in options:
+        raise ValueError("centre goes with every: every=4,centre=8 keeps every fourth column and eight in the middle")
     return Fourier(shape, kept, dims=dims, **{name: options[name] for name in given})
+
+
+def _comb(width: int, every: int, centre: int) -> Tensor:
+    """Columns of centred k-space: the middle one and every n-th from there, and a block around the middle."""
+    if not (1 <= every <= width and 0 <= centre <= width):
+        raise ValueError(f"every and centre must be at most {width}, the columns of k-space, got {every} and {centre}")
+    columns, first = torch.arange(width), width // 2 - centre // 2
+    return ((columns - width // 2) % every == 0) | ((columns >= first) & (columns < first + centre))
 
 
 def _columns(columns: np.ndarray[Any, Any], width: int) -> np.ndarray[Any, Any]:
@@ -391,6 +401,7 @@ _TYPES: dict[str, _Type] = {
         {"file": str, "every": int, "centre": int, "centred": bool, "packed": bool, "dims": int},
         "kspace:columns.npy",
         positional="file",
+        apart=("file", "every"),
     ),
     "coils": _Type(_coils, {"file": str}, "coils:maps.npy", positional="file", required=("file",)),
     "complex": _Type(lambda o, shape: Complex(shape), {}, "complex"),
