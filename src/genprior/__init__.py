@@ -56,7 +56,7 @@ from genprior.terms import (
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from genprior import plot, testing, theory
+    from genprior import baselines, plot, testing, theory
 
 __version__ = "0.1.0"
 
@@ -111,6 +111,7 @@ __all__ = [
     "Uniform",
     "View",
     "Zero",
+    "baselines",
     "checks",
     "duals",
     "engines",
@@ -134,6 +135,6 @@ __all__ = [
 
 def __getattr__(name: str) -> "ModuleType":
     """What a solve does not need is loaded at its first use."""
-    if name in {"plot", "testing", "theory"}:
+    if name in {"baselines", "plot", "testing", "theory"}:
         return import_module(f"genprior.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,6 +14,7 @@ import struct
 import tarfile
 import tempfile
 import warnings
+import wave
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -64,6 +65,17 @@ def _hdf5(**packing: object) -> bytes:
         with h5py.File(store, "w") as file:
             file.create_dataset("group/a", data=VALUES, **packing)
             file["labels"] = np.arange(2)
+
+    return _bytes(write)
+
+
+def _sound() -> bytes:
+    def write(store: io.BytesIO) -> None:
+        with wave.open(store, "wb") as sound:
+            sound.setnchannels(2)
+            sound.setsampwidth(3)
+            sound.setframerate(8000)
+            sound.writeframes(bytes(range(96)))
 
     return _bytes(write)
 
@@ -189,6 +201,8 @@ def kinds() -> dict[str, tuple[str, bytes, Reader]]:
     found["h5"] = ("x.h5", _hdf5(), _read_items)
     found["h5 gzip"] = ("x.h5", _hdf5(chunks=(1, *SHAPE), compression=4, shuffle=True), _read_items)
     found["h5 lzf"] = ("x.hdf5", _hdf5(chunks=(1, *SHAPE), compression="lzf", fletcher32=True), _read_items)
+    found["wav"] = ("x.wav", _sound(), _read_items)
+    found["csv"] = ("x.csv", b"a,b\n" + b"0.25,0.5\n" * 16, _read_items)
     fill: Reader = lambda path: load_weights(module(), path)  # noqa: E731
     found["shard"] = ("x.tar", _shard(), _read_shard)
     found["weights"] = ("x.pt", _saved(old=False), fill)

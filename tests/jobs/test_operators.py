@@ -27,6 +27,8 @@ def files(tmp_path, monkeypatch):
     np.save("kernel.npy", random.random((3, 3)))
     np.save("lines.npy", np.array([0, 2, 5]))
     np.save("flags.npy", np.array([1, 0, 1, 0, 0, 1], bool))
+    np.save("columns.npy", np.array([1, 0, 1, 1, 0, 0, 1, 0], np.uint8))
+    np.save("maps.npy", random.standard_normal((3, 6, 8)) + 1j * random.standard_normal((3, 6, 8)))
     np.save("plane.npy", random.random((6, 8)) > 0.5)
     return tmp_path
 
@@ -41,7 +43,30 @@ def rows(*numbers):
     return mask
 
 
+def columns():
+    return torch.from_numpy(np.load("columns.npy"))[None] > 0
+
+
+def coils():
+    return ops.Coils(torch.from_numpy(np.load("maps.npy").astype(np.complex64)), SHAPE)
+
+
+def comb(*numbers):
+    mask = torch.zeros(1, 8, dtype=torch.bool)
+    mask[:, list(numbers)] = True
+    return mask
+
+
 CASES = {
+    "coils:maps.npy": coils,
+    "kspace": lambda: ops.Fourier(SHAPE),
+    "kspace:columns.npy,packed=true": lambda: ops.Fourier(SHAPE, columns(), packed=True),
+    "kspace:plane.npy,centred=true": lambda: ops.Fourier(SHAPE, torch.from_numpy(np.load("plane.npy")), centred=True),
+    "kspace:every=3,centre=2,centred=true": lambda: ops.Fourier(SHAPE, comb(1, 3, 4, 7), centred=True),
+    "kspace:every=3,centre=2": lambda: ops.Fourier(SHAPE, comb(0, 3, 5, 7)),
+    "kspace:columns.npy,centred=true,packed=true @ coils:maps.npy": lambda: (
+        ops.Fourier((3, 6, 8), columns(), centred=True, packed=True) @ coils()
+    ),
     "gaussian:m=9,seed=4": lambda: ops.Gaussian(9, SHAPE, seed=4),
     "gaussian:m=9": lambda: ops.Gaussian(9, SHAPE, seed=0),
     "hadamard:m=9,seed=4": lambda: ops.SubsampledHadamard(9, SHAPE, seed=4),
@@ -156,6 +181,13 @@ def test_a_matrix_that_memory_cannot_hold_is_refused_before_it_is_made(monkeypat
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("kspace:known.npy,every=2", "gives file and every"),
+        ("kspace:lines.npy", "columns must be 8 values 0 or 1"),
+        ("kspace:centre=3", "centre goes with every"),
+        ("kspace:every=9", "at most 8"),
+        ("coils", "lacks file"),
+        ("coils:plane.npy", "holds bool, expected real numbers or complex numbers"),
+        ("complex", "even number of channels"),
         ("gausian:m=3", r"no operator 'gausian' .*give one of gaussian:m=392,seed=0, .*downsample:4"),
         ("", "no operator ''"),
         ("gaussian", "lacks m: write for example gaussian:m=392"),

@@ -1,4 +1,4 @@
-"""Arrays in files, read a few rows at a time: .npy, .npz, .safetensors, HDF5. No pickles."""
+"""Arrays in files, read a few rows at a time: .npy, .npz, .safetensors, HDF5; signals in .wav and .csv. No pickles."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from genprior.files.hdf5 import Hdf5Array, hdf5_names, open_hdf5
 from genprior.files.limits import check_count, check_head
 from genprior.files.npz import NpzArray, npz_names, open_npz
 from genprior.files.plain import plain_tensor
+from genprior.files.signals import CsvArray, WavArray, open_signals
 
 _SHOWN = 8
 _ONLY = ""
@@ -192,5 +193,7 @@ _KINDS = {
     ".safetensors": _Kind("safetensors", _open_safetensors, _safetensors_names, SafetensorsArray),
     ".h5": _HDF5,
     ".hdf5": _HDF5,
+    ".wav": _Kind("a sound file with PCM samples", open_signals, lambda path, file: [_ONLY], WavArray),
+    ".csv": _Kind("a table of numbers", open_signals, lambda path, file: [_ONLY], CsvArray),
 }
 ARRAY_ENDINGS = tuple(_KINDS)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from genprior.files.guard import Unreadable
+from genprior.files.guard import Misfit, Unreadable
 from genprior.files.images import ImageSpec
 
 if TYPE_CHECKING:
@@ -106,9 +106,9 @@ class Expected:
     def check_complex(self, name: str, is_complex: bool) -> None:
         """Raise for complex numbers where real ones are expected, and the other way round."""
         if is_complex and not self.complex_too:
-            raise Unreadable(f"{name} holds complex numbers, expected real ones: take the real part or the modulus")
+            raise Misfit(f"{name} holds complex numbers, expected real ones: take the real part or the modulus")
         if self.complex_too and not is_complex:
-            raise Unreadable(
+            raise Misfit(
                 f"{name} holds real numbers, expected complex measurements: `simulate=True` measures images first"
             )
 

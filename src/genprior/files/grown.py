@@ -14,9 +14,12 @@ from typing import IO, Any
 import numpy as np
 
 from genprior.files.hdf5 import hdf5
+from genprior.files.signals import write_csv
 
 Shape = tuple[int, ...]
 _ROWS = 256
+_RENAMED = {"kspace": "reconstruction"}
+"""Data sets of measurements whose name would be wrong for signals."""
 
 
 @dataclass(frozen=True)
@@ -111,9 +114,13 @@ def _write_hdf5(path: Path, arrays: dict[str, Grown]) -> None:
     with hdf5().File(path, "w") as file:
         for key, grown in arrays.items():
             array = grown.open()
-            place = file.create_dataset(key, shape=array.shape, dtype="f4")
+            place = file.create_dataset(_RENAMED.get(key, key), shape=array.shape, dtype="f4")
             for start in range(0, len(array), _ROWS):
                 place[start : start + _ROWS] = array[start : start + _ROWS]
+
+
+def _write_csv(path: Path, arrays: dict[str, Grown]) -> None:
+    write_csv(path, next(iter(arrays.values())).open())
 
 
 def _pieces(array: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
@@ -127,5 +134,6 @@ WRITERS = {
     ".safetensors": _write_safetensors,
     ".h5": _write_hdf5,
     ".hdf5": _write_hdf5,
+    ".csv": _write_csv,
 }
 """By the ending of the file: what writes these arrays into it, under their keys, in bounded memory."""

@@ -14,7 +14,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Layout:
-    """``exact`` (c, h, w); ``plain`` (h, w) for one channel; ``last`` (h, w, c); ``flat`` (c h w,)."""
+    """``exact`` (c, h, w); ``plain`` (h, w) for one channel, (d, h, w) for volumes; ``last`` (h, w, c); ``flat`` (c h w,)."""
 
     form: str
     batched: bool
@@ -28,7 +28,7 @@ class Layout:
         """Items ``(n, *shape)`` in the array's layout, for example images without their single channel."""
         if self.form == "flat":
             return items.flatten(1)
-        if self.form == "plain" and items.ndim == 4 and items.shape[1] == 1:
+        if self.form == "plain" and items.ndim in {4, 5} and items.shape[1] == 1:
             return items[:, 0]
         return items.movedim(1, -1) if self.form == "last" and items.ndim == 4 else items
 
@@ -55,6 +55,8 @@ def _forms(item_shape: Shape) -> list[tuple[str, Shape]]:
         channels, height, width = item_shape
         forms += [("plain", (height, width))] if channels == 1 else []
         forms += [("last", (height, width, channels))]
+    if len(item_shape) == 4 and item_shape[0] == 1:
+        forms += [("plain", item_shape[1:])]
     if len(item_shape) > 1:
         forms += [("flat", (math.prod(item_shape),))]
     return forms

@@ -22,6 +22,7 @@ from genprior.files.images import encode
 from genprior.files.parts import Part
 from genprior.files.shard_output import write_shard
 from genprior.files.shards import Shard
+from genprior.files.signals import WavArray, write_wav
 from genprior.files.stream import Items
 
 Shape = tuple[int, ...]
@@ -200,6 +201,10 @@ class Outputs:
         if isinstance(part.array, Shard):
             signals = Grown(self._row_file(group.members[0]), batched=True).open()
             write_shard(path, signals, part, self._items.expected)
+            return
+        if isinstance(part.array, WavArray):
+            assert part.layout is not None, "an array has a layout"
+            write_wav(path, Grown(self._row_file(group.members[0]), part.layout.batched).open(), part.array.rate)
             return
         arrays = {}
         for number in group.members:

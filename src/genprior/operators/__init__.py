@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from genprior.operators.algebra import Composition, Scaled, Sum, Transpose
 from genprior.operators.base import Operator, RowForm
 from genprior.operators.bases import DCT, Wavelet
+from genprior.operators.complex import Complex
 from genprior.operators.dense import Dense, Gaussian
 from genprior.operators.diagonal import Identity, Mask
 from genprior.operators.downsample import Downsample
@@ -24,6 +25,7 @@ from genprior.operators.gram import GramForm
 from genprior.operators.hadamard import SubsampledHadamard
 from genprior.operators.krylov import CGResult, conjugate_gradient
 from genprior.operators.linear import Linear
+from genprior.operators.mri import Coils, Fourier
 from genprior.operators.stack import Stack
 from genprior.operators.weighted import Weighted, weighted
 
@@ -34,10 +36,13 @@ __all__ = [
     "DCT",
     "Blur",
     "CGResult",
+    "Coils",
+    "Complex",
     "Composition",
     "DeepinvOperator",
     "Dense",
     "Downsample",
+    "Fourier",
     "Gaussian",
     "GramForm",
     "Identity",

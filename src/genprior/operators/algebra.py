@@ -12,11 +12,17 @@ from genprior import _validate
 from genprior._batch import PerItem, spread
 from genprior.operators.base import Operator, RowForm
 from genprior.operators.compound import Compound, adjoint_of, bracketed, joint_complex, joint_shape, total
-from genprior.operators.gram import GramForm
+from genprior.operators.gram import GramForm, multiple_of_identity
 
 
 class Composition(Compound):
-    """``A @ B``: first ``inner`` = B, then ``outer`` = A, with ``(A B)^T = B^T A^T``. The resolvent is by CG."""
+    """``A @ B``: first ``inner`` = B, then ``outer`` = A, with ``(A B)^T = B^T A^T``.
+
+    After an operator with complex measurements A acts on complex numbers, by its real and imaginary parts.
+
+    The resolvent is a closed form where ``B^T B = B B^T = I``, ``(B^T A^T A B + rho I)^-1 = B^T (A^T A + rho I)^-1 B``, and A
+    has one; and where ``A^T A = I`` and B has one, which then is that of both. Elsewhere it is by CG.
+    """
 
     is_expression = True
 
@@ -27,11 +33,11 @@ class Composition(Compound):
                 f"{outer!r} takes {between[1]}, but {inner!r} before it gives {between[0]}: shapes must agree"
             )
         if inner.complex_measurements:
-            raise TypeError(f"{inner!r} gives complex numbers, but {outer!r} after it takes real signals")
+            outer = outer.on_complex()
         super().__init__((outer, inner))
         self.signal_shape = inner.signal_shape
         self.measurement_shape = outer.measurement_shape
-        self.complex_measurements = outer.complex_measurements
+        self.complex_measurements, self.complex_signals = outer.complex_measurements, inner.complex_signals
 
     @property
     def outer(self) -> Operator:
@@ -46,7 +52,68 @@ class Composition(Compound):
     @property
     def T(self) -> Operator:
         """``B.T @ A.T``."""
+        _refuse_complex(self)
         return self.inner.T @ self.outer.T
+
+    def on_complex(self) -> Operator:
+        """Both parts on complex signals."""
+        return self if self.complex_signals else Composition(self.outer, self.inner.on_complex())
+
+    @property
+    def closed_form(self) -> bool:
+        """As told above."""
+        same = self._same
+        return self.gram_form() is not None or (same is not None and same.closed_form)
+
+    @property
+    def resolvent_method(self) -> str:
+        """How `resolvent` is computed, in words."""
+        same = self._same if self.gram_form() is None else None
+        return super().resolvent_method if same is None else same.resolvent_method
+
+    def gram_form(self) -> GramForm | None:
+        """``c B^T B`` where ``A^T A = c I``."""
+        factor = multiple_of_identity(self.outer.gram_form())
+        form = None if factor is None else self.inner.gram_form()
+        return None if form is None or factor is None else form.times(factor)
+
+    def row_form(self) -> RowForm | None:
+        """``A' B`` where A has the row form ``A'`` and ``B B^T = c I``."""
+        factor = multiple_of_identity(self.inner.transposed_gram_form())
+        form = None if factor is None else self.outer.row_form()
+        if form is None or factor is None:
+            return None
+        inner = self.inner
+        return RowForm(
+            forward=lambda x: form.forward(inner._forward(x)),
+            adjoint=lambda y: inner._adjoint(form.adjoint(y)),
+            gram=factor * form.gram,
+            rotate=form.rotate,
+            unrotate=form.unrotate,
+        )
+
+    @property
+    def _same(self) -> Operator | None:
+        """The part with the same ``A^T A`` but for a rotation: the other one is an isometry, on the side where that counts."""
+        if multiple_of_identity(self.outer.gram_form()) == 1:
+            return self.inner
+        forms = self.inner.gram_form(), self.inner.transposed_gram_form()
+        return self.outer if all(multiple_of_identity(form) == 1 for form in forms) else None
+
+    def _resolvent(self, v: Tensor, rho: PerItem, start: Tensor | None) -> Tensor:
+        same = self._same
+        if self.gram_form() is not None or same is None:
+            return super()._resolvent(v, rho, start)
+        if same is self.inner:
+            return self.inner._resolvent(v, rho, start)
+        turned = self.inner._forward(v)
+        rho = spread(rho.reshape(-1), turned) if isinstance(rho, Tensor) and rho.ndim else rho
+        start = None if start is None else self.inner._forward(start)
+        return self.inner._adjoint(self.outer._resolvent(turned, rho, start))
+
+    def _gram_bounds(self) -> tuple[Tensor, Tensor]:
+        same = self._same
+        return super()._gram_bounds() if self.gram_form() is not None or same is None else self._bounds_of(same)
 
     def bound(self, signal_shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Operator:
         """The composition with the shapes of its inner part found out."""

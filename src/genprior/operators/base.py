@@ -71,6 +71,8 @@ class Operator(ABC):
     """The real dtype it works in; None when any will do."""
     complex_measurements: bool | None = False
     """Whether measurements are complex; None when not known."""
+    complex_signals: bool = False
+    """Whether signals are complex: so it is inside a composition only, after an operator with complex measurements."""
     tolerance: float = 1e-6
     """Relative residual at which conjugate gradients stop, where they are used."""
     max_iterations: int = 200
@@ -247,6 +249,12 @@ class Operator(ABC):
         """The operator for signals of this shape; itself unless it was made without shapes."""
         return self
 
+    def on_complex(self) -> Operator:
+        """The same map on complex signals, ``A (a + i b) = A a + i A b``, as it acts after complex measurements."""
+        from genprior.operators.complex import OnComplex  # noqa: PLC0415 - complex.py needs this file
+
+        return self if self.complex_signals else OnComplex(self)
+
     # -- the algebra ----------------------------------------------------------------------------------------------
 
     @property
@@ -310,6 +318,7 @@ class Operator(ABC):
         shape = self.signal_shape or ()
         start = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64, device="cpu")
         start = start.to(self.dtype or torch.get_default_dtype()).to(self.device)
+        start = torch.complex(start, start.flip(-1)) if self.complex_signals else start
         estimate, whole = largest_eigenvalue(
             lambda x: self._adjoint(self._forward(x)), start.expand(self.batch or 1, *shape).contiguous()
         )
@@ -333,8 +342,8 @@ class Operator(ABC):
             raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}: use torch.as_tensor(...)")
         if self.signal_shape is not None and x.shape[1:] != self.signal_shape:
             _validate.batch(name, x, self.signal_shape, f"{type(self).__name__} was made for other signals")
-        if x.dtype is not self.dtype or not x.is_floating_point():
-            self._check_dtype(name, x, x.is_floating_point())
+        if x.dtype is not self.dtype or self.complex_signals:
+            self._check_dtype(name, x, x.is_complex() if self.complex_signals else x.is_floating_point())
         self._check_place(name, x)
         return x
 
@@ -360,7 +369,8 @@ class Operator(ABC):
 
     def _check_dtype(self, name: str, x: Tensor, fits: bool) -> None:
         if not fits:
-            allowed = "real or complex" if self.complex_measurements and name == "measurements" else "real"
+            either = self.complex_measurements and name == "measurements"
+            allowed = "real or complex" if either else "complex" if self.complex_signals else "real"
             raise TypeError(f"{name} must hold {allowed} floating-point numbers, got {x.dtype}")
         real = x.dtype.to_real()
         if self.dtype is not None and real != self.dtype:

@@ -35,6 +35,10 @@ class Identity(Operator):
         """The identity."""
         return GramForm(1.0)
 
+    def transposed_gram_form(self) -> GramForm:
+        """The identity."""
+        return GramForm(1.0)
+
     def row_form(self) -> RowForm:
         """Itself, with ``gram = 1``."""
         return RowForm(unrotated, unrotated, 1.0, unrotated, unrotated)

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from genprior import _validate
 from genprior._axes import axes_of, is_ambiguous, spatial_dims, times
-from genprior.operators.base import Operator, check_real
+from genprior._batch import PerItem
+from genprior.operators.base import Operator, RowForm, check_real
 from genprior.operators.gram import GramForm
 
 
@@ -30,7 +31,7 @@ class _Circulant(Operator):
         self.dims = spatial_dims("the signal", shape, dims)
         self._size = shape[-self.dims :]
 
-    def gram_form(self) -> GramForm:
+    def gram_form(self) -> GramForm | None:
         """``A^T A`` by its eigenvalues."""
         return GramForm(values=self._energy, dims=self.dims)
 
@@ -99,7 +100,7 @@ class Blur(_Circulant):
         self._spectrum = self._over_channels(self._transform(_periodic(kernel, self._size)))
         self._energy = self._spectrum.abs() ** 2
 
-    def transposed_gram_form(self) -> GramForm:
+    def transposed_gram_form(self) -> GramForm | None:
         """As ``A^T A``."""
         return self.gram_form()
 
@@ -172,7 +173,7 @@ class SubsampledFourier(_Circulant):
         mask = mask.detach().to(device=device, dtype=dtype)
         self.batch = len(mask) if per_item else None
         self.device, self.dtype = mask.device, mask.dtype
-        self._mask = self._over_channels(mask)
+        self._mask, self._whole = self._over_channels(mask), bool(mask.all())
         opposite = self._mask.flip(axes).roll((1,) * self.dims, axes)
         self._energy = ((self._mask + opposite) / 2)[..., : self._size[-1] // 2 + 1].contiguous()
 
@@ -180,16 +181,64 @@ class SubsampledFourier(_Circulant):
         """``y`` with zeros at the frequencies that are not kept."""
         return torch.where(self._mask > 0, y, 0)
 
+    def on_complex(self) -> Operator:
+        """The same transform."""
+        other = self._changed(lambda t: t)
+        other.complex_signals, other._bounds = True, None
+        return other
+
+    def gram_form(self) -> GramForm | None:
+        """``A^T A`` by its eigenvalues on real signals; the identity where every frequency is kept."""
+        if self._whole:
+            return GramForm(1.0)
+        return None if self.complex_signals else super().gram_form()
+
+    def transposed_gram_form(self) -> GramForm | None:
+        """``A A^H = M``, for complex signals."""
+        if not self.complex_signals:
+            return None
+        return GramForm(1.0) if self._whole else GramForm(values=self._mask)
+
+    def row_form(self) -> RowForm | None:
+        """Itself, for complex signals: ``A A^H = M``."""
+        return RowForm(self._forward, self._adjoint, self._mask, _same, _same) if self.complex_signals else None
+
+    @property
+    def closed_form(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def resolvent_method(self) -> str:
+        """The fast Fourier transform."""
+        return "FFT"
+
+    def _resolvent(self, v: Tensor, rho: PerItem, start: Tensor | None) -> Tensor:
+        if not self.complex_signals:
+            return super()._resolvent(v, rho, start)
+        axes = axes_of(self.dims)
+        solution: Tensor = torch.fft.ifftn(torch.fft.fftn(v, dim=axes) / (self._mask + rho), dim=axes)
+        return solution
+
+    def _gram_bounds(self) -> tuple[Tensor, Tensor]:
+        if not self.complex_signals:
+            return super()._gram_bounds()
+        return GramForm(values=self._mask).bounds(self.batch)
+
     def _forward(self, x: Tensor) -> Tensor:
         spectrum: Tensor = torch.fft.fftn(x, dim=axes_of(self.dims), norm="ortho")
         return self._mask * spectrum
 
     def _adjoint(self, y: Tensor) -> Tensor:
         image: Tensor = torch.fft.ifftn(self._mask * y, dim=axes_of(self.dims), norm="ortho")
-        return image.real
+        return image if self.complex_signals else image.real
 
     def _map_tensors(self, change: Callable[[Tensor], Tensor]) -> None:
         self._mask, self._energy = change(self._mask), change(self._energy)
+
+
+def _same(y: Tensor) -> Tensor:
+    return y
 
 
 def _gaussian(sigma: float, size: tuple[int, ...]) -> Tensor:

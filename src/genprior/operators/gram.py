@@ -58,3 +58,10 @@ class GramForm:
     def method(self) -> str:
         """How `resolvent` is computed, in words."""
         return "FFT" if self.values is not None and self.dims else "diagonal"
+
+
+def multiple_of_identity(form: GramForm | None) -> float | None:
+    """``c`` where the form is ``c I`` with a number c, the same for all items; else None."""
+    if form is None or form.values is not None or isinstance(form.shift, Tensor):
+        return None
+    return form.shift

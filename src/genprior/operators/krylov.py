@@ -56,7 +56,7 @@ def largest_eigenvalue(apply: Callable[[Tensor], Tensor], start: Tensor) -> Esti
     inner = beta[:, :-1]
     values, vectors = torch.linalg.eigh(alpha.diag_embed() + inner.diag_embed(1) + inner.diag_embed(-1))
     upper: Tensor = SAFETY * (values[:, -1] + beta[:, -1] * vectors[:, -1, -1].abs())
-    return Estimate(upper.clamp(min=0).to(start), len(alphas) == STEPS)
+    return Estimate(upper.clamp(min=0).to(start.device, start.dtype.to_real()), len(alphas) == STEPS)
 
 
 def _unless_exhausted(beta: Tensor, scale: Tensor) -> Tensor:

@@ -20,8 +20,11 @@ from genprior.files.images import WRITTEN_AS
 from genprior.files.single import read_array, read_image
 from genprior.operators import (
     Blur,
+    Coils,
+    Complex,
     Dense,
     Downsample,
+    Fourier,
     Gaussian,
     Identity,
     Mask,
@@ -48,6 +51,8 @@ class _Type:
     required: tuple[str, ...] = ()
     either: tuple[str, ...] = ()
     """Exactly one of these must be there."""
+    apart: tuple[str, ...] = ()
+    """At most one of these."""
 
 
 def parse_operator(
@@ -209,6 +214,8 @@ def _check_complete(text: str, entry: _Type, options: dict[str, Any]) -> None:
         raise ValueError(
             f"operator {text!r} needs one of {' or '.join(entry.either)}: write for example {entry.example}"
         )
+    if sum(key in options for key in entry.apart) > 1:
+        raise ValueError(f"operator {text!r} gives {' and '.join(entry.apart)}: give one, for example {entry.example}")
 
 
 def _mask(options: dict[str, Any], shape: Shape) -> Operator:
@@ -297,6 +304,45 @@ def _frequencies(lines: np.ndarray[Any, Any], size: Shape) -> np.ndarray[Any, An
     return np.broadcast_to(kept.reshape(-1, *(1,) * (len(size) - 1)), size).copy()
 
 
+def _kspace(options: dict[str, Any], shape: Shape) -> Operator:
+    dims, given = options.get("dims"), {"centred", "packed"} & options.keys()
+    size = shape[-spatial_dims("the signal", shape, dims) :]
+    kept = None
+    if "file" in options:
+        mask = read_array(Path(options["file"]), kinds="buif")
+        kept = torch.from_numpy(_columns(mask, size[-1]) if mask.ndim == 1 else mask)
+    if "every" in options:
+        kept = _comb(size[-1], options["every"], options.get("centre", 0))
+        kept = kept if options.get("centred", False) else torch.fft.ifftshift(kept)
+        kept = kept.expand(*(1,) * (len(size) - 1), -1)
+    elif "centre" in options:
+        raise ValueError("centre goes with every: every=4,centre=8 keeps every fourth column and eight in the middle")
+    return Fourier(shape, kept, dims=dims, **{name: options[name] for name in given})
+
+
+def _comb(width: int, every: int, centre: int) -> Tensor:
+    """Columns of centred k-space: the middle one and every n-th from there, and a block around the middle."""
+    if not (1 <= every <= width and 0 <= centre <= width):
+        raise ValueError(f"every and centre must be at most {width}, the columns of k-space, got {every} and {centre}")
+    columns, first = torch.arange(width), width // 2 - centre // 2
+    return ((columns - width // 2) % every == 0) | ((columns >= first) & (columns < first + centre))
+
+
+def _columns(columns: np.ndarray[Any, Any], width: int) -> np.ndarray[Any, Any]:
+    """A truth value for each column of k-space, as a mask ``(1, width)``."""
+    if len(columns) != width or not bool(np.isin(columns, (0, 1)).all()):
+        raise ValueError(
+            f"the columns must be {width} values 0 or 1, one for each column of k-space, or a mask of its size; "
+            f"got {len(columns)} values of type {columns.dtype}"
+        )
+    return columns.astype(bool)[None]
+
+
+def _coils(options: dict[str, Any], shape: Shape) -> Operator:
+    maps = read_array(Path(options["file"]), kinds="fc")
+    return Coils(torch.from_numpy(maps.astype(np.complex64)), shape)
+
+
 def _gaussian(options: dict[str, Any], shape: Shape) -> Operator:
     m, d, free = options["m"], math.prod(shape), available()
     needed = _BYTES * m * d
@@ -350,6 +396,15 @@ _TYPES: dict[str, _Type] = {
         positional="file",
         either=("file", "m"),
     ),
+    "kspace": _Type(
+        _kspace,
+        {"file": str, "every": int, "centre": int, "centred": bool, "packed": bool, "dims": int},
+        "kspace:columns.npy",
+        positional="file",
+        apart=("file", "every"),
+    ),
+    "coils": _Type(_coils, {"file": str}, "coils:maps.npy", positional="file", required=("file",)),
+    "complex": _Type(lambda o, shape: Complex(shape), {}, "complex"),
     "dense": _Type(_dense, {"file": str}, "dense:A.npy", positional="file", required=("file",)),
     "identity": _Type(lambda o, shape: Identity(shape), {}, "identity"),
 }

@@ -118,16 +118,41 @@ def weighted(name, weights, part, method="conjugate gradient", **facts):
     return Instance(name, lambda: ops.Weighted(weights, part.make()), matrix, method, **facts)
 
 
-def composed(name, outer, inner):
+def composed(name, outer, inner, **facts):
     def matrix(_):
         return outer.matrix(outer.make()) @ inner.matrix(inner.make())
 
-    return Instance(name, lambda: outer.make() @ inner.make(), matrix, exact_bounds=False)
+    return Instance(name, lambda: outer.make() @ inner.make(), matrix, **{"exact_bounds": False} | facts)
 
 
 def known(part):
     """The reference matrix of a part."""
     return part.matrix(part.make())
+
+
+def kspace(name, kept, shape, method="FFT", **options):
+    size = shape[-2:]
+    mask = np.ones(size, dtype=bool) if kept is None else np.broadcast_to(kept.numpy(), (*kept.shape[:-2], *size))
+
+    def matrix(_):
+        planes = [ref.kspace(one, shape, **options) for one in mask.reshape(-1, *size)]
+        return np.stack(planes) if mask.ndim > 2 else planes[0]
+
+    per_item = {"per_item": True} if mask.ndim > 2 else {}
+    return Instance(name, lambda: ops.Fourier(shape, kept, dtype=F64, **options, **per_item), matrix, method)
+
+
+def coils(name, maps, shape=None):
+    def matrix(_):
+        return np.stack([ref.coils(one) for one in maps.numpy()]) if maps.ndim > 3 else ref.coils(maps.numpy())
+
+    return Instance(name, lambda: ops.Coils(maps, shape, per_item=maps.ndim > 3), matrix, "diagonal")
+
+
+def joined(shape):
+    half = np.eye(shape[0] // 2 * shape[1] * shape[2])
+    matrix = np.concatenate([half, 1j * half], axis=1)
+    return Instance(f"complex {shape}", lambda: ops.Complex(shape), lambda _: matrix, "diagonal", True)
 
 
 def times(name, factor, part, method=None, **facts):
@@ -309,7 +334,14 @@ INSTANCES = [
     composed("downsample after blur", downsample(2, (2, 4, 6)), SMOOTH),
     MIX,
     composed("fourier after per item mask", fourier("", 5, (2, 4)), mask("", MASKS, per_item=True)),
-    composed("dense after identity", dense("", WIDE), Instance("", lambda: ops.Identity(12), lambda _: np.eye(12))),
+    composed(
+        "dense after identity",
+        dense("", WIDE),
+        Instance("", lambda: ops.Identity(12), lambda _: np.eye(12)),
+        method="thin SVD",
+        row_form=True,
+        exact_bounds=True,
+    ),
 ]
 
 FACTORS = torch.tensor([0.5, -2.0, 3.0], dtype=F64)
@@ -408,6 +440,68 @@ ALGEBRA = [
     composed("stack after blur", stacked("", LOW, ROWS), SMOOTH),
 ]
 INSTANCES += ALGEBRA
+
+MAPS = torch.complex(random(3, 4, 5, seed=50), random(3, 4, 5, seed=51))
+MANY_MAPS = torch.complex(random(ITEMS, 2, 4, 5, seed=52), random(ITEMS, 2, 4, 5, seed=53))
+COLUMNS = torch.tensor([[True, False, True, True, False]])
+SPOTS = coin(4, 5, seed=54)
+COILS, BOTH = coils("coils", MAPS), joined((2, 4, 5))
+PACKED = {"centred": True, "packed": True}
+ROTATED = {"method": "FFT", "row_form": True, "exact_bounds": True}
+
+MRI = [
+    kspace("k-space", None, (2, 4, 5)),
+    kspace("k-space centred", SPOTS, (1, 4, 5), centred=True),
+    kspace("k-space packed", SPOTS, (2, 4, 5), packed=True),
+    kspace("k-space packed columns, centred", COLUMNS, (2, 4, 5), **PACKED),
+    kspace("k-space packed rows", coin(4, 1, seed=55), (1, 4, 5), packed=True),
+    kspace("k-space per item, centred", coin(ITEMS, 4, 5, seed=56), (4, 5), centred=True),
+    COILS,
+    coils("coils without channel", MAPS, (4, 5)),
+    coils("coils per item", MANY_MAPS),
+    coils("real coils", MAPS.real.clone()),
+    BOTH,
+    joined((4, 2, 3)),
+    composed("k-space of coils", kspace("", None, (3, 4, 5)), COILS, method="diagonal", exact_bounds=True),
+    composed("columns of coils", kspace("", COLUMNS, (3, 4, 5), **PACKED), COILS),
+    composed("k-space per item of coils per item", kspace("", coin(ITEMS, 4, 5), (2, 4, 5)), coils("", MANY_MAPS)),
+    composed("k-space of complex", kspace("", SPOTS, (1, 4, 5)), BOTH, **ROTATED),
+    composed("packed k-space of complex", kspace("", SPOTS, (1, 4, 5), **PACKED), BOTH, **ROTATED),
+    composed("coils of complex", COILS, BOTH, method="diagonal", exact_bounds=True),
+    composed("columns of coils of complex", kspace("", COLUMNS, (3, 4, 5), **PACKED), composed("", COILS, BOTH)),
+    composed("fourier of complex", fourier("", coin(4, 5), (1, 4, 5), centred=True), BOTH, **ROTATED),
+    composed("mask of complex", mask("", SPOTS, (1, 4, 5)), BOTH, method="diagonal", row_form=True, exact_bounds=True),
+    composed("mask of k-space", mask("", SPOTS, (1, 4, 5)), kspace("", None, (1, 4, 5))),
+    composed("dense of complex", dense("", random(7, 20), (1, 4, 5)), BOTH, exact_bounds=True, **SVD),
+    composed(
+        "blur of complex per item",
+        blur("", KERNELS, (1, 4, 5), lambda: list(KERNELS.numpy()), per_item=True),
+        BOTH,
+        method="FFT",
+        exact_bounds=True,
+    ),
+    composed(
+        "complex dense of complex",
+        linear(
+            "",
+            lambda: ops.Linear(lambda x: torch.complex(x @ WIDE.T, x @ WIDE.T * 2), None, 12, dtype=F64),
+            WIDE + 2j * WIDE,
+        ),
+        Instance("", lambda: ops.Complex((24,)), lambda _: np.concatenate([np.eye(12), 1j * np.eye(12)], axis=1)),
+    ),
+    composed("dense in a basis", dense("", random(7, 40), (2, 4, 5)), cosines("", (2, 4, 5)), exact_bounds=True, **SVD),
+    composed(
+        "mask per item in a basis",
+        MANY_MASKS,
+        wavelets("", "haar", (2, 4, 6)),
+        method="diagonal",
+        row_form=True,
+        exact_bounds=True,
+    ),
+    times("per item * columns of coils", FACTORS, composed("", kspace("", COLUMNS, (3, 4, 5)), COILS)),
+    stacked("stack of k-space and mask", kspace("", SPOTS, (2, 4, 5)), mask("", coin(2, 4, 5)), **SUMS),
+]
+INSTANCES += MRI
 
 PER_ITEM = [i for i in INSTANCES if i.make().batch is not None]
 every = pytest.mark.parametrize("instance", INSTANCES, ids=str)

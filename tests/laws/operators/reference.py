@@ -111,3 +111,20 @@ def _halves(line, low, high):
     n = len(line)
     each = [sum(h[j] * line[(2 * k + j) % n] for j in range(len(h))) for h in (low, high) for k in range(n // 2)]
     return np.array(each)
+
+
+def kspace(mask, signal_shape, centred=False, packed=False):
+    """Unitary DFT of the last axes, its origin in the middle if wanted, rows outside the mask zero or left out."""
+    size = mask.shape
+    plane = fourier(np.ones(size))
+    if centred:
+        places = np.arange(math.prod(size)).reshape(size)
+        plane = plane[np.fft.fftshift(places).ravel()][:, np.fft.fftshift(places).ravel()]
+    rows = np.asarray(mask, dtype=float).ravel()
+    plane = plane[rows > 0] if packed else rows[:, None] * plane
+    return channels(plane, signal_shape, len(size))
+
+
+def coils(maps):
+    """One diagonal below the other."""
+    return np.concatenate([np.diag(one.ravel()) for one in maps])

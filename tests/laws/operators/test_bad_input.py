@@ -149,9 +149,9 @@ BAD = {
     "compose shapes": (lambda: A @ ops.Identity((6,)), ValueError, "shapes must agree"),
     "compose number": (lambda: A @ 3, TypeError, "unsupported operand"),
     "compose complex": (
-        lambda: ops.Identity((2, 2)) @ ops.SubsampledFourier(1, (2, 2)),
+        lambda: (ops.Identity((2, 2)) @ ops.SubsampledFourier(1, (2, 2))).T,
         TypeError,
-        "gives complex numbers",
+        "its signals would be the complex measurements",
     ),
     "compose items": (
         lambda: ITEMS @ ops.Mask(torch.ones(2, 5), per_item=True),
