@@ -88,7 +88,7 @@ def nearest(problem: Problem, items: int, most: int, seed: int, guess: Guess | N
     with their number. Where more are wanted than it has, samples whose measurements are not known follow.
     """
     generator = problem.generator
-    affordable = _affordable(generator, min(SAMPLES, _PER_ITEM * items), items)
+    affordable = _affordable(generator, min(SAMPLES, max(BLOCK, _PER_ITEM * items)), items)
     if affordable < BLOCK:
         return None
     pool = generator.pool(affordable, seed, rows=items)
