@@ -14,6 +14,7 @@ from genprior.loop.solve import solve
 from genprior.losses import EmpiricalRisk, Huber, LeastSquares, Loss, NonLinear, Poisson, SquaredDistance
 from genprior.models.bundled import load_classifier, load_encoder, load_generator, load_start_encoder
 from genprior.models.start_encoder import StartEncoder
+from genprior.prior import map_problem, prior_term
 from genprior.problem import Problem
 from genprior.result import Result
 from genprior.solvers import (
@@ -119,11 +120,13 @@ __all__ = [
     "load_encoder",
     "load_generator",
     "load_start_encoder",
+    "map_problem",
     "metrics",
     "operators",
     "penalties",
     "per_item",
     "plot",
+    "prior_term",
     "solve",
     "testing",
     "theory",

@@ -218,8 +218,8 @@ class Discrepancy(StopRule):
         misfit = None if loss is None or self.noise is not None else loss.misfit(view.best_signal)
         if misfit is None:
             raise ValueError(
-                f"Discrepancy needs the noise of the measurements, but the loss is {loss!r}: give LeastSquares(A, y, noise=...)"
-                ", or Discrepancy(noise) with LeastSquares or SquaredDistance"
+                f"Discrepancy needs the noise of the measurements, but the loss is {loss!r}: give it a noise level, "
+                "LeastSquares(A, y, noise=...), or Discrepancy(noise) with LeastSquares or SquaredDistance"
             )
         return misfit
 

@@ -429,6 +429,8 @@ def test_ctrl_c_keeps_what_is_done(job):
         ({"loss": "l3"}, "loss must be one of l2, l1, linf"),
         ({"noise": -1.0}, "noise must be a finite number of at least 0"),
         ({"noise": 0.1, "simulate": False}, "`noise` is only used in simulations"),
+        ({"noise_level": 0.0}, "noise_level must be a finite number above 0"),
+        ({"noise_level": 0.1, "loss": "linf"}, "noise_level works only with the loss l2, got 'linf'"),
         ({"box": (1.0, 0.0)}, "box must be a lower and an upper bound"),
         ({"box": (0.0, 1.0), "loss": "l1"}, "box works only with the loss l2"),
         ({"latent_ball": 0.0}, "latent_ball must be a finite number above 0"),

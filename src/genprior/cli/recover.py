@@ -64,7 +64,10 @@ class Common(Workers, Prior):
     simulate: bool = False
     """Inputs are undamaged: simulate their measurements, and report the true error."""
     noise: float = 0.0
-    """Standard deviation of the simulated noise."""
+    """Standard deviation of the simulated noise; by default the noise level, if that is given."""
+    noise_level: float | None = None
+    """Standard deviation of the noise in the measurements, in their units. With it the generator's latent distribution counts
+    too, the more the noisier the data (loss l2). Otherwise the noise is estimated after the fit, and said."""
     resize: bool = False
     """Crop and scale images of another size."""
     skip: bool = False
@@ -177,6 +180,7 @@ class Recover(Common):
     Example:
         genprior recover pictures/ --generator mnist --operator gaussian:m=392,seed=0 --simulate --out recovered
         genprior recover small/ --generator celeba --operator downsample:4 --restarts 4 --out large
+        genprior recover y.npy --operator gaussian:m=392,seed=0 --noise-level 0.1 --out recovered
         genprior recover y.npy --operator gaussian:m=78,seed=0 --start runs/encoder/encoder.safetensors --out recovered
     """
 
@@ -197,6 +201,7 @@ class Denoise(Common):
 
     Example:
         genprior denoise noisy/ --generator mnist --loss linf --out clean
+        genprior denoise noisy/ --noise-level 0.2 --out clean
         genprior denoise digits/ --simulate --noise 0.3 --restarts 4 --out clean
     """
 
@@ -260,6 +265,11 @@ def _say(outcome: Outcome, out: Path) -> None:
         lines.append(("median residual", f"{numbers['median_residual']:.3g}"))
     if numbers["median_error"] is not None:
         lines.append(("median true error", f"{numbers['median_error']:.3g}"))
+    if numbers["median_misfit"] is not None:
+        lines.append(("median misfit", f"{numbers['median_misfit']:.3g} times that of the noise"))
+    if numbers["median_noise_estimate"] is not None:
+        level = numbers["median_noise_estimate"]
+        lines.append(("noise level", f"at most about {level:.2g}, from the residual; --noise-level makes use of it"))
     lines += [
         ("time", f"{outcome.run['elapsed']:.1f} s, {outcome.forwards} forward and {outcome.backwards} backward passes"),
         ("solved by", solved_by(outcome.run)),

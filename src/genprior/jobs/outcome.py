@@ -29,6 +29,10 @@ class Outcome:
     """How many items ended with each status."""
     residuals: Quantiles = field(default_factory=Quantiles)
     errors: Quantiles = field(default_factory=Quantiles)
+    misfits: Quantiles = field(default_factory=Quantiles)
+    """``|A x - y|^2`` over what is expected of the noise."""
+    estimates: Quantiles = field(default_factory=Quantiles)
+    """Noise levels that were estimated."""
     attention: Counter[str] = field(default_factory=Counter)
     """How many items need attention, and why."""
     outside: int = 0
@@ -93,8 +97,9 @@ class Outcome:
             self.outside += (item["reach"] or 0.0) > 1
             if item["residual"] is not None:
                 self.residuals.add(item["residual"])
-            if item.get("error") is not None:
-                self.errors.add(item["error"])
+            for name, values in (("error", self.errors), ("misfit", self.misfits), ("noise_estimate", self.estimates)):
+                if item.get(name) is not None:
+                    values.add(item[name])
 
     def judge(self, item: dict[str, Any]) -> None:
         """Count an assessed item."""
@@ -116,6 +121,8 @@ class Outcome:
             "latents_outside": self.outside,
             "median_residual": _median(self.residuals),
             "median_error": _median(self.errors),
+            "median_misfit": _median(self.misfits),
+            "median_noise_estimate": _median(self.estimates),
             "seconds": self.seconds,
             "forwards": self.forwards,
             "backwards": self.backwards,

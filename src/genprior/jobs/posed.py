@@ -11,12 +11,15 @@ from torch import Tensor
 from genprior import _batch, _random
 from genprior.generators import Generator
 from genprior.jobs.settings import Recovery
-from genprior.losses import LeastSquares, SquaredDistance
+from genprior.losses import LeastSquares, SquaredDistance, gaussian_misfit
 from genprior.operators import Identity, Operator
+from genprior.prior import prior_term
 from genprior.problem import Problem
 from genprior.terms import L1, Ball, Box, LInf, Term
 
 _NORMS: dict[str, type[Term]] = {"l1": L1, "linf": LInf}
+_LEAST_MEASURED = 2
+"""Measurements for each coordinate of the latent, above which the noise is estimated from the residual."""
 _SMOOTH = 0.01
 """Weight of the mean squared distance that is added to a norm, so that the loss has a smooth part."""
 
@@ -31,11 +34,17 @@ def check_loss(job: Recovery, operator: Operator) -> None:
 
 
 def pose(job: Recovery, generator: Generator, operator: Operator, y: Tensor) -> Problem:
-    """l2: ``1/2 |A w - y|^2``; l1, linf: ``|w - y|`` in that norm plus 0.01 times the mean square; box on w, ball on z."""
-    on_latent = None if job.latent_ball is None else Ball(job.latent_ball)
+    """l2: ``1/2 |A w - y|^2``, with a noise level over its square and with the prior on z; box on w, ball on z.
+
+    l1, linf: ``|w - y|`` in that norm plus 0.01 times the mean square.
+    """
+    on_latent: Term | None = None if job.latent_ball is None else Ball(job.latent_ball)
     if job.loss == "l2":
         on_signal = None if job.box is None else Box(*job.box)
-        return Problem(generator, LeastSquares(operator, y), on_signal, on_latent)
+        if job.noise_level is not None:
+            prior = prior_term(generator)
+            on_latent = prior if on_latent is None else prior + on_latent
+        return Problem(generator, LeastSquares(operator, y, job.noise_level), on_signal, on_latent)
     smooth = SquaredDistance(y, weight=_SMOOTH / math.prod(generator.signal_shape))
     return Problem(generator, smooth, _NORMS[job.loss]().around(y), on_latent)
 
@@ -63,6 +72,20 @@ def expected_noise(operator: Operator, y: Tensor, noise: float) -> Tensor | None
         return None
     one = operator.measured(torch.ones_like(y))
     return torch.where(_size(y) > 0, noise * _size(one) / _size(y), torch.nan)
+
+
+def estimated_noise(generator: Generator, operator: Operator, signals: Tensor, y: Tensor) -> Tensor | None:
+    """The standard deviation of what is left of the measurements, ``|A x - y| / sqrt(n - s)``, per item.
+
+    The fit has taken up at most s of the n numbers measured, as many as the latent has: None where n is not above 2 s. What
+    the generator cannot make counts as noise too, so it is an upper bound where signals lie outside of the range.
+    """
+    size = math.prod(generator.latent_shape)
+    with torch.no_grad():
+        found = gaussian_misfit(operator, y, 1.0, signals)
+        if float(found.expected.min()) <= _LEAST_MEASURED * size:
+            return None
+        return (found.value / (found.expected - size)).sqrt()
 
 
 def _size(values: Tensor) -> Tensor:

@@ -35,6 +35,8 @@ class Solved:
     residual: Tensor
     noise: Tensor | None = None
     """The expected residual ``|noise| / |y|`` at the known noise level."""
+    estimate: Tensor | None = None
+    """The noise level as estimated from the residual, where it is not known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,6 +178,10 @@ def record_of(name: str, solved: Solved, place: int) -> dict[str, Any]:
         "noise": None if solved.noise is None else finite(float(solved.noise[place])),
         "restarts": int(result.starts[place]),
     }
+    if record["noise"] and record["residual"] is not None:
+        record["misfit"] = (record["residual"] / record["noise"]) ** 2
+    if solved.estimate is not None:
+        record["noise_estimate"] = finite(float(solved.estimate[place]))
     if solved.truth is not None:
         difference = result.signal[place] - solved.truth[place]
         size = float(_batch.norm(solved.truth[place][None]))

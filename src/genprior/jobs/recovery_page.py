@@ -56,6 +56,12 @@ def _facts(job: Recovery, outcome: Outcome) -> list[tuple[str, str]]:
     facts = [
         ("median residual |A x - y| / |y|", _number(numbers["median_residual"])),
         ("median true error |x - original| / |original|", _number(numbers["median_error"])),
+        ("median misfit |A x - y|^2, times that of the noise", _number(numbers["median_misfit"])),
+        ("noise level, given", "" if job.noise_level is None else f"{job.noise_level:g}"),
+        (
+            "noise level, estimated from the residual (what the generator cannot make counts too)",
+            _number(numbers["median_noise_estimate"]),
+        ),
         ("loss, solver, starts", f"{job.loss}, {job.solver}, {job.restarts or 'as many as pay'} per item"),
         ("starts guessed by", job.start or ""),
         ("need attention", ", ".join(f"{count} {why}" for why, count in outcome.attention.most_common())),

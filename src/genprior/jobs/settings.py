@@ -130,7 +130,10 @@ class Recovery:
     simulate: bool = False
     """Inputs are whole signals: simulate their measurements, and report the true error."""
     noise: float = 0.0
-    """Standard deviation of the noise added in a simulation."""
+    """Standard deviation of the noise added in a simulation; 0 with a ``noise_level``: that."""
+    noise_level: float | None = None
+    """Standard deviation of the noise of the measurements, by which the generator's latent distribution is weighed; None: not
+    known, and estimated afterwards where the measurements are many enough."""
     loss: str = "l2"
     box: tuple[float, float] | None = None
     latent_ball: float | None = None
@@ -157,12 +160,7 @@ class Recovery:
         _validate.number("noise", self.noise, least=0)
         if self.noise and not self.simulate:
             raise ValueError("`noise` is only used in simulations: add `simulate=True`, or leave it out")
-        if self.loss not in LOSSES:
-            raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}")
-        if self.box is not None and not self.box[0] < self.box[1]:
-            raise ValueError(f"box must be a lower and an upper bound, got {self.box[0]:g} and {self.box[1]:g}")
-        if self.box is not None and self.loss != "l2":
-            raise ValueError(f"box works only with the loss l2, got {self.loss!r}: both would be terms on the signal")
+        self._check_loss()
         if self.latent_ball is not None:
             _validate.number("latent_ball", self.latent_ball, above=0)
         if self.time is not None:
@@ -179,6 +177,31 @@ class Recovery:
         _validate.whole("batch_size", self.batch_size)
         _validate.whole("pictures", self.pictures, 0)
         _validate.seed(self.seed)
+
+    def _check_loss(self) -> None:
+        """The loss, and what works only with l2."""
+        if self.loss not in LOSSES:
+            raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}")
+        if self.noise_level is not None:
+            _validate.number("noise_level", self.noise_level, above=0)
+            if self.loss != "l2":
+                raise ValueError(
+                    f"noise_level works only with the loss l2, got {self.loss!r}: it is that of normal noise"
+                )
+        if self.box is not None and not self.box[0] < self.box[1]:
+            raise ValueError(f"box must be a lower and an upper bound, got {self.box[0]:g} and {self.box[1]:g}")
+        if self.box is not None and self.loss != "l2":
+            raise ValueError(f"box works only with the loss l2, got {self.loss!r}: both would be terms on the signal")
+
+    @property
+    def simulated_noise(self) -> float:
+        """Standard deviation of the noise that a simulation adds."""
+        return self.noise or self.noise_level or 0.0
+
+    @property
+    def known_noise(self) -> float:
+        """The noise of the measurements, where it is known: given, or simulated; else 0."""
+        return self.simulated_noise if self.simulate else self.noise_level or 0.0
 
     @property
     def most_steps(self) -> int:

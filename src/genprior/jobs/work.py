@@ -13,7 +13,7 @@ from torch import Tensor
 from genprior.engines import Blind, Place
 from genprior.files import Items, Loaded
 from genprior.generators import Generator
-from genprior.jobs.posed import expected_noise, pose, relative_residual, simulate
+from genprior.jobs.posed import estimated_noise, expected_noise, pose, relative_residual, simulate
 from genprior.jobs.records import Solved, SolvedBatch
 from genprior.jobs.settings import Recovery
 from genprior.jobs.shipment import Shipment, refuse_other_numbers
@@ -154,7 +154,7 @@ class Solver:
     def _solve(self, generator: Generator, values: Tensor, numbers: list[int], rule: StopRule, done: int) -> Solved:
         values = values.to(generator.device, generator.dtype.to_complex() if values.is_complex() else generator.dtype)
         job, operator = self.job, self.model.operator
-        y = simulate(operator, values, job.noise, job.seed, numbers) if job.simulate else values
+        y = simulate(operator, values, job.simulated_noise, job.seed, numbers) if job.simulate else values
         result = _solved(
             pose(job, generator, operator, y),
             solver_named(job.solver),
@@ -170,8 +170,10 @@ class Solver:
         if Status.INTERRUPTED in result.status:
             raise KeyboardInterrupt
         residual = relative_residual(operator, result.signal, y)
-        noise = expected_noise(operator, y, job.noise) if job.simulate else None
-        return Solved(result, y, values if job.simulate else None, residual, noise)
+        noise = expected_noise(operator, y, job.known_noise)
+        unknown = job.loss == "l2" and not job.simulate and job.noise_level is None
+        estimate = estimated_noise(generator, operator, result.signal, y) if unknown else None
+        return Solved(result, y, values if job.simulate else None, residual, noise, estimate)
 
 
 def _solved(problem: Problem, *options: Any, **more: Any) -> Result:

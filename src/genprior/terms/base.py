@@ -1,4 +1,4 @@
-"""What a term is, and its small algebra: ``f + g``, ``c * f`` and ``f.around(y)``.
+"""What a term is, and its small algebra: ``f + g``, ``c * f``, ``f.around(y)`` and ``f.through(A)``.
 
 One convention everywhere: ``prox_{t f}(v) = argmin_x  t f(x) + 1/2 |x - v|^2``.
 """
@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -18,6 +18,10 @@ from torch import Tensor
 from genprior import _validate
 from genprior._batch import PerItem, column, spread
 from genprior.terms.parameters import describe, keep, one_per_item, replaced, step_per_entry, times
+
+if TYPE_CHECKING:
+    from genprior.operators import Operator
+    from genprior.terms.through import Through
 
 ROUNDINGS = 8.0
 """Units of rounding that an entry may be off by the few operations that made it."""
@@ -166,6 +170,12 @@ class Term(ABC):
         With ``shared=True`` its shape is ``(*shape)`` and all items have the same centre; so it is with a number.
         """
         return Around(self, y, shared)
+
+    def through(self, operator: Operator) -> Through:
+        """Give ``f(A x)``: a term of measurements, as ``L1().around(y).through(A)``; see `genprior.terms.Through`."""
+        from genprior.terms.through import Through  # noqa: PLC0415  # it is a term itself
+
+        return Through(self, operator)
 
     def __mul__(self, c: PerItem) -> Term:
         """Give ``c f`` with ``c >= 0``, a number or one per item; the number 0 drops the term (also a constraint)."""

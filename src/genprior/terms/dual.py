@@ -4,8 +4,9 @@ The problem is, for each item,
 
     minimise  g(x) + sum_j h_j(K_j x) + 1/2 |x - v|^2,
 
-with the proxes of g and of every ``h_j`` known and ``K_j`` the identity or the differences of total variation. Its dual
-has one variable ``q_j`` for each j; ``x(q) = prox_g(v - sum_j K_j^T q_j)`` gives ``K_j x(q)`` as its gradient. One iteration:
+with the proxes of g and of every ``h_j`` known and ``K_j`` the identity, the differences of total variation, or an
+operator. Its dual has one variable ``q_j`` for each j; ``x(q) = prox_g(v - sum_j K_j^T q_j)`` gives ``K_j x(q)`` as its
+gradient. One iteration:
 
     q_j+ = prox_{s_j h_j*}(y_j + s_j K_j x(y)),      s_j = 1 / (m |K_j|^2),      y = q+ + inertia (q+ - q)
 
@@ -33,6 +34,7 @@ import torch
 from torch import Tensor
 
 from genprior._batch import PerItem, dot, flat, norm, spread, square
+from genprior.operators import Operator
 from genprior.terms.base import Term
 from genprior.terms.differences import clip_lengths, differences, lengths, minus_adjoint
 
@@ -157,6 +159,39 @@ class Variation(Part):
         return Variation(self.dims, self.t[index], self.centre[index] if own else self.centre)  # type: ignore[index]
 
 
+@dataclass(frozen=True)
+class Mapped(Plain):
+    """``t f(A x)`` with a linear operator A."""
+
+    operator: Operator
+
+    @property
+    def norm_squared(self) -> float:  # type: ignore[override]
+        """The largest of the items."""
+        return float(self.operator.gram_bounds()[1].max())
+
+    def start(self, v: Tensor) -> Dual:
+        """Not at a known point."""
+        q = torch.zeros_like(self.operator(v))
+        return Dual(q, q)
+
+    def subtracted(self, v: Tensor, q: Tensor) -> Tensor:
+        """``v - A^T q``."""
+        return v - self.operator.adjoint(q)
+
+    def step(self, y: Tensor, x: Tensor, s: float) -> Dual:
+        """One prox of f."""
+        return super().step(y, self.operator(x), s)
+
+    def gap(self, x: Tensor, at: Dual) -> tuple[Tensor, Tensor]:
+        """As without A, at ``A x``."""
+        return super().gap(self.operator(x), at)
+
+    def rows(self, index: Tensor) -> Mapped:
+        """Of the selected items."""
+        return Mapped(self.term.rows(index), self.t[index], self.operator.rows(index))
+
+
 class _Iterate(NamedTuple):
     duals: tuple[Dual, ...]
     ahead: tuple[Tensor, ...]
@@ -187,10 +222,10 @@ def solve(g: Term, t: Tensor, parts: Sequence[Part], v: Tensor, tolerance: float
         if bool(finished.any()):
             answer[active[finished]] = x[finished]
             keep = torch.nonzero(~finished)[:, 0]
+            if len(keep) == 0:
+                break
             active, v, t, at, g = active[keep], v[keep], t[keep], at.rows(keep), g.rows(keep)
             parts = [part.rows(keep) for part in parts]
-        if active.numel() == 0:
-            break
     return answer
 
 

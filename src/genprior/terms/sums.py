@@ -15,6 +15,7 @@ from genprior.terms.base import Around, Quadratic, Scaled, Term, Zero
 from genprior.terms.norms import L1, L2, LInf
 from genprior.terms.parameters import step_per_entry, step_per_item, times
 from genprior.terms.sets import Ball, Box
+from genprior.terms.through import Through
 from genprior.terms.total_variation import TotalVariation
 
 APART = 1e-2
@@ -109,10 +110,8 @@ class Sum(Term):
             return max((block.tolerance for block in quick), default=0.0)
         if ball is not None:
             return rest.tolerance
-        # That of total variation does not count: its dual variable is one of those that the gap is about.
-        return max(
-            self.inner_tolerance, *(block.tolerance for block in self._blocks() if not _is_variation(block)), 0.0
-        )
+        # That of a term of differences or measurements does not count: the gap is about its dual variable too.
+        return max(self.inner_tolerance, *(block.tolerance for block in self._blocks() if not _is_mapped(block)), 0.0)
 
     def __call__(self, x: Tensor) -> Tensor:
         """``f_1(x) + f_2(x) + ...``."""
@@ -216,9 +215,9 @@ class Sum(Term):
         """By the dual: one block by its own prox, the others each with a variable."""
         step, blocks = step_per_item(t, v), self._blocks()
         kept = max(blocks, key=_preference)
-        main = Zero() if _variation(kept, v, step) is not None else kept
+        main = Zero() if _is_mapped(kept) else kept
         parts = [
-            _variation(block, v, step) or dual.Plain(block, step)
+            _variation(block, v, step) or _mapped(block, v, step) or dual.Plain(block, step)
             for block in blocks
             if block is not kept or main is not kept
         ]
@@ -344,14 +343,25 @@ def _is_homogeneous(term: Term) -> bool:
 
 
 def _preference(term: Term) -> tuple[bool, bool, bool]:
-    """Which block is best kept whole in the dual method: a constraint, for the answer lies in it exactly; not TV."""
-    return not _is_variation(term), term.constraint is not None, term.separable
+    """Which block is best kept whole in the dual method: a constraint, for the answer lies in it exactly; no ``f(K x)``."""
+    return not _is_mapped(term), term.constraint is not None, term.separable
 
 
-def _is_variation(term: Term) -> bool:
+def _is_mapped(term: Term) -> bool:
+    """Whether the term is a function of differences or measurements, with a dual variable of its own shape."""
+    if isinstance(_unscaled(term), Through):
+        return True
     while isinstance(term, Scaled | Around):
         term = term.term
     return type(term) is TotalVariation
+
+
+def _mapped(term: Term, v: Tensor, t: Tensor) -> dual.Mapped | None:
+    """A term of measurements, scaled, as a part of the dual problem; other terms: None."""
+    inner = _unscaled(term)
+    if not isinstance(inner, Through):
+        return None
+    return dual.Mapped(inner.term, t * step_per_item(term.factor, v) if isinstance(term, Scaled) else t, inner.operator)
 
 
 def _variation(term: Term, v: Tensor, t: Tensor) -> dual.Variation | None:

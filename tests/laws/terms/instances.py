@@ -12,8 +12,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from genprior import operators
 from genprior._blocks import Block
-from genprior.terms import L1, L2, Ball, Blocks, Box, L1Ball, LInf, Simplex, SquaredL2, Sum, Term, TotalVariation, Zero
+from genprior.terms import (
+    L1,
+    L2,
+    Ball,
+    Blocks,
+    Box,
+    L1Ball,
+    LInf,
+    Simplex,
+    SquaredL2,
+    Sum,
+    Term,
+    Through,
+    TotalVariation,
+    Zero,
+)
 
 BATCH = 3
 Oracle = Callable[[cp.Expression, int], tuple[cp.Expression, list[cp.Constraint]]]
@@ -107,11 +123,27 @@ def blockwise(*parts):
     return oracle
 
 
+def through(operator, inner):
+    """The oracle of a term of measurements, from that of the term."""
+    matrix = operator.dense().numpy()
+
+    def oracle(x, i):
+        return inner((matrix[i] if matrix.ndim == 3 else matrix) @ x, i)
+
+    return oracle
+
+
 def blocks(*parts):
     """``(term, shape, centre, unit)`` of each block."""
     ends = np.cumsum([0, *(math.prod(shape) for _, shape, _, _ in parts)]).tolist()
     named = [Block(f"b{k}", ends[k], shape, c, u) for k, (_, shape, c, u) in enumerate(parts)]
     return Blocks(tuple(term for term, *_ in parts), tuple(named))
+
+
+def exactly(term: Term) -> Term:
+    """The same for a term of measurements."""
+    assert isinstance(term, Through)
+    return replace(term, inner_tolerance=1e-13, max_iterations=20000)
 
 
 def sharp(term: Term) -> Sum:
@@ -134,6 +166,13 @@ SHARP = TotalVariation(tolerance=1e-12, max_iterations=20000)
 ALONG = {dims: replace(SHARP, dims=dims) for dims in (1, 2, 3)}
 ONES = torch.ones(BATCH, 5, dtype=torch.float64)
 IMAGES = fixed(BATCH, 6, 5, seed=9)
+
+FEW, DATA = fixed(BATCH, 1, 1, 2, seed=11), fixed(BATCH, 4, seed=12)
+MEANS = operators.Downsample(2, (1, 2, 4))
+SEEN = operators.Mask(torch.tensor([[1.0, 0.5, 0.0], [2.0, 0.0, 1.0]], dtype=torch.float64))
+MATRIX = operators.Dense(fixed(4, 5, seed=13))
+MANY = operators.Dense(fixed(BATCH, 4, 5, seed=14))
+TURNED = operators.Dense(3 * torch.linalg.qr(fixed(5, 4, seed=15))[0].T.contiguous())
 
 CASES = [
     Case("zero", Zero, (2, 3), nothing),
@@ -230,6 +269,21 @@ CASES = [
                    (2, 4, 0.0, 1.0, within(lambda x, i: [x >= -0.1, x <= 0.3])))),
     Case("blocks_squared", lambda: blocks((SquaredL2(), (2,), 0.0, 1.0), (25 * SquaredL2(), (3,), 0.0, 0.2)), (5,),
          blockwise((0, 2, 0.0, 1.0, half_square()), (2, 5, 0.0, 0.2, half_square((25,) * 3)))),
+    # Terms of measurements: orthogonal rows in closed form, others by the dual.
+    Case("l1_through_rows", lambda: (0.7 * L1().around(FEW)).through(MEANS), (1, 2, 4),
+         through(MEANS, norm(1, (0.7,) * 3, FEW))),
+    Case("linf_through_rows", lambda: PER_ITEM * LInf().around(FEW).through(MEANS), (1, 2, 4),
+         through(MEANS, norm("inf", PER_ITEM.numpy(), FEW))),
+    Case("l1_through_mask", lambda: L1().around(SEEN.measured(CENTRE)).through(SEEN), (2, 3),
+         through(SEEN, norm(1, centre=SEEN.measured(CENTRE)))),
+    Case("linf_through_a_rotation", lambda: LInf().through(TURNED), (5,), through(TURNED, norm("inf"))),
+    Case("l1_through_matrix", lambda: exactly((SOME_ZERO * L1().around(DATA)).through(MATRIX)), (5,),
+         through(MATRIX, norm(1, SOME_ZERO.numpy(), DATA)), 1e-6),
+    Case("linf_through_matrix", lambda: 1.5 * exactly(LInf().around(DATA).through(MATRIX)), (5,),
+         through(MATRIX, norm("inf", (1.5,) * 3, DATA)), 1e-6),
+    Case("l2_through_many", lambda: exactly(L2().through(MANY)), (5,), through(MANY, norm(2)), 1e-6),
+    Case("sum_through_box", lambda: sharp(0.5 * L1().around(DATA).through(MATRIX) + Box(-0.4, 0.5)), (5,),
+         both(through(MATRIX, norm(1, (0.5,) * 3, DATA)), within(lambda x, i: [x >= -0.4, x <= 0.5])), 1e-6),
     # The others, by the dual.
     Case("sum_tv_box", lambda: sharp(0.3 * SHARP + Box(-0.4, 0.5)), (6, 5),
          both(variation((6, 5), 0.3), within(lambda x, i: [x >= -0.4, x <= 0.5])), 1e-6),

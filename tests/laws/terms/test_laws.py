@@ -216,5 +216,9 @@ def test_repr_is_short(case: Case) -> None:
 @every_case
 def test_other_dtypes_of_parameters_do_not_change_the_result(case: Case) -> None:
     v = case.draw(0, torch.float32)
+    if "through" in case.name and "rows" not in case.name:
+        with pytest.raises(TypeError, match=r"works in torch\.float64"):  # operators with numbers keep to their dtype
+            case.term(torch.float64)(v)
+        return
     assert case.term(torch.float64).prox(v, STEPS).dtype == torch.float32
     assert case.term(torch.float64)(v).dtype == torch.float32
