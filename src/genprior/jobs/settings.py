@@ -134,6 +134,10 @@ class Recovery:
     loss: str = "l2"
     box: tuple[float, float] | None = None
     latent_ball: float | None = None
+    deviation: float | str | None = None
+    """Weight of a deviation from the generator's range, or "auto"; None: no deviation, or with a basis "auto"."""
+    basis: str | None = None
+    """In which the deviation is sparse; None: the identity."""
     solver: str = "auto"
     restarts: int | None = None
     """Starts per item; None: as many as pay."""
@@ -165,6 +169,7 @@ class Recovery:
             raise ValueError(f"box works only with the loss l2, got {self.loss!r}: both would be terms on the signal")
         if self.latent_ball is not None:
             _validate.number("latent_ball", self.latent_ball, above=0)
+        self._check_deviation()
         if self.time is not None:
             _validate.number("time", self.time, above=0)
         if self.steps is not None:
@@ -179,6 +184,21 @@ class Recovery:
         _validate.whole("batch_size", self.batch_size)
         _validate.whole("pictures", self.pictures, 0)
         _validate.seed(self.seed)
+
+    def _check_deviation(self) -> None:
+        weight = self.weight_of_deviation
+        if isinstance(weight, str):
+            if weight != "auto":
+                raise ValueError(f"deviation must be a weight above 0, or auto, got {weight!r}")
+            if self.loss != "l2":
+                raise ValueError(f"deviation=auto works only with the loss l2, got {self.loss!r}: give its weight")
+        elif weight is not None:
+            _validate.number("deviation", weight, above=0)
+
+    @property
+    def weight_of_deviation(self) -> float | str | None:
+        """A number, or "auto"; None: there is no deviation."""
+        return "auto" if self.deviation is None and self.basis is not None else self.deviation
 
     @property
     def most_steps(self) -> int:

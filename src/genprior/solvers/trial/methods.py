@@ -175,6 +175,11 @@ class LevenbergMarquardt(Choice):
 
     def solver(self, problem: Problem) -> TrialMethod[DampedState]:
         """The composition; an error where the problem is no sum of squares."""
+        if problem.in_range is not problem:
+            raise ValueError(
+                "LevenbergMarquardt would need a Jacobian column for each coefficient of the deviation: use gp.Auto(), which "
+                "eliminates them, or an ADMM"
+            )
         if not envelope.is_sum_of_squares(problem):
             raise ValueError(
                 f"LevenbergMarquardt needs loss=LeastSquares or SquaredDistance and on_signal=Zero(), got "
