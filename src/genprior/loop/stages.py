@@ -46,7 +46,7 @@ def in_stages(
         problem = problem.weighted(weight)
     interrupted = Status.INTERRUPTED in first.status
     rest = MaxSteps(0) if interrupted else _rest(stop, first)
-    second = together(problem, rest, file, torch.nan_to_num(first.z))
+    second = together(problem, rest, None if interrupted else file, torch.nan_to_num(first.z))
     return replace(
         second,
         status=(Status.INTERRUPTED,) * len(second.status) if interrupted else second.status,
