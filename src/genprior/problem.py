@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from genprior.generators import Generator, Joint, Passes
 from genprior.generators.deviating import Deviating
 from genprior.losses import LeastSquares, Loss, NoLoss, SquaredDistance
 from genprior.operators import Identity, Mask, Operator
-from genprior.terms import Blocks, Sum, Term, Zero, by_block
+from genprior.terms import L1, Blocks, Sum, Term, Zero, by_block
 from genprior.terms.base import Around, Wrapped
 
 _FAR_OUT = 8.0
@@ -39,8 +40,8 @@ class Point(NamedTuple):
 class Problem:
     """``minimise L(w) + R(w) + H(z)  subject to  w = G(z)``.
 
-    With a deviation: ``minimise L(w) + R(w) + H(z) + D(v)  subject to  w = G(z) + Psi v``. That is a problem of the same form: the
-    latent is ``(z, v)``, the generator ``G(z) + Psi v``, the term on the latent ``H(z) + D(v)``; ``generator`` and
+    With a deviation: ``minimise L(w) + R(w) + H(z) + D(v)  subject to  w = G(z) + Psi v``. That is a problem of the same form:
+    the latent is ``(z, v)``, the generator ``G(z) + Psi v``, the term on the latent ``H(z) + D(v)``; ``generator`` and
     ``on_latent`` then are these.
 
     Parameters
@@ -56,6 +57,7 @@ class Problem:
         dictionary of terms by block, ``{"theta": gp.Box(0, 1)}``, each in the units of the block.
     deviation
         the term D on the coefficients v of a deviation from the range of G, such as ``0.1 * gp.L1()``; omitted: no deviation.
+        ``"auto"``: the l1 norm, with a weight that :func:`genprior.solve` chooses for each item by held-out measurements.
     basis
         the operator Psi from coefficients to signals, such as ``gp.operators.DCT(G.signal_shape)``; omitted: the identity.
     feasibility
@@ -78,7 +80,7 @@ class Problem:
         on_signal: Term | None = None,
         on_latent: Term | Mapping[str, Term] | None = None,
         *,
-        deviation: Term | None = None,
+        deviation: Term | Literal["auto"] | None = None,
         basis: Operator | None = None,
         feasibility: float = 1e-6,
     ) -> None:
@@ -101,17 +103,18 @@ class Problem:
         self.on_latent.check("on_latent", generator.latent_shape, generator.device, generator.dtype)
         self.loss.check_samples(self._samples)
         self._check_values("on_latent", self.on_latent, generator.latent_shape)
+        self.chooses_weight = deviation == "auto"
         if deviation is not None or basis is not None:
-            self._deviate(generator, deviation, basis)
+            self._deviate(generator, L1() if deviation == "auto" else deviation, basis)
         self.batch = self._common_batch()
         self._check_values("on_signal", self.on_signal, generator.signal_shape)
         _warn_out_of_range(generator.signal_range, self.loss, self.on_signal)
 
-    def _deviate(self, within: Generator, term: Term | None, basis: Operator | None) -> None:
+    def _deviate(self, within: Generator, term: Term | str | None, basis: Operator | None) -> None:
         """Put the deviation beside z in the latent."""
         if not isinstance(term, Term):
-            given = "no deviation" if term is None else f"{type(term).__name__}"
-            raise TypeError(f"deviation must be a genprior Term such as 0.1 * gp.L1(), got {given}")
+            given = "a basis without a deviation" if term is None else repr(term)
+            raise TypeError(f"deviation must be a genprior Term such as 0.1 * gp.L1(), or 'auto', got {given}")
         if isinstance(term, Zero):
             raise ValueError(
                 "deviation has the weight 0: the deviation alone would fit anything. Give a weight above 0"
@@ -129,7 +132,15 @@ class Problem:
             return self
         assert isinstance(term, Blocks), "made so"
         part = copy.copy(self)
-        part.generator, part.on_latent = generator.within, term.parts[0]
+        part.generator, part.on_latent, part.chooses_weight = generator.within, term.parts[0], False
+        return part
+
+    def weighted(self, weight: Tensor) -> Problem:
+        """The problem with this weight on the deviation, one per item, where it was to be chosen."""
+        part, term = copy.copy(self), self.on_latent
+        assert isinstance(term, Blocks), "made so"
+        part.on_latent = replace(term, parts=(term.parts[0], weight * term.parts[1]))
+        part.chooses_weight, part.batch = False, len(weight)
         return part
 
     def latents(self, z: Tensor) -> Tensor:
@@ -151,7 +162,7 @@ class Problem:
         part.on_latent = self.on_latent.rows(index)
         part.batch = None if self.batch is None else len(index)
         per_item = self._weight is not None and self.batch is not None
-        part.feasibility = self.feasibility
+        part.feasibility, part.chooses_weight = self.feasibility, self.chooses_weight
         part._weight = self._weight[index] if per_item and self._weight is not None else self._weight
         return part
 

@@ -110,6 +110,8 @@ class Result:
     """The deviation ``Psi v`` from the range, shaped as the signal; None where the problem has none."""
     coefficients: Tensor | None = None
     """The coefficients v of the deviation in its basis."""
+    deviation_weight: Tensor | None = None
+    """The weight on the deviation that was chosen for each item; None where it was given."""
 
     @property
     def in_range(self) -> Tensor:

@@ -42,6 +42,11 @@ class Common(Workers, Prior):
     """Bounds on the signal's values, for example 0 1; only with loss l2."""
     latent_ball: float | None = None
     """Largest norm of the latent."""
+    deviation: float | Literal["auto"] | None = None
+    """Weight of a deviation from the generator's range, w = G(z) + Psi v, on the l1 norm of v; auto: chosen for each item by
+    held-out measurements. By default there is none, unless a --basis is given: then auto."""
+    basis: str | None = None
+    """Basis Psi in which the deviation is sparse: identity, dct, wavelet, haar, db2 to db10. By default the identity."""
     solver: str = "auto"
     """auto, exact-admm, linearized-admm, quasi-newton, levenberg-marquardt, lbfgs, adam, gradient-descent,
     projected-gradient. All with default steps. The paper's step sizes of the two ADMM solvers are available in Python only."""
@@ -181,6 +186,7 @@ class Recover(Common):
         genprior recover pictures/ --generator mnist --operator gaussian:m=392,seed=0 --simulate --out recovered
         genprior recover small/ --generator celeba --operator downsample:4 --restarts 4 --out large
         genprior recover y.npy --operator gaussian:m=392,seed=0 --noise-level 0.1 --out recovered
+        genprior recover faces/ --generator celeba --operator hadamard:m=6144 --simulate --basis wavelet --out near
         genprior recover y.npy --operator gaussian:m=78,seed=0 --start runs/encoder/encoder.safetensors --out recovered
     """
 

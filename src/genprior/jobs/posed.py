@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from genprior.generators import Generator
 from genprior.jobs.settings import Recovery
 from genprior.losses import LeastSquares, SquaredDistance, gaussian_misfit
 from genprior.operators import Identity, Operator
+from genprior.operators.bases import parse_basis
 from genprior.prior import prior_term
 from genprior.problem import Problem
 from genprior.terms import L1, Ball, Box, LInf, Term
@@ -36,17 +38,34 @@ def check_loss(job: Recovery, operator: Operator) -> None:
 def pose(job: Recovery, generator: Generator, operator: Operator, y: Tensor) -> Problem:
     """l2: ``1/2 |A w - y|^2``, with a noise level over its square and with the prior on z; box on w, ball on z.
 
-    l1, linf: ``|w - y|`` in that norm plus 0.01 times the mean square.
+    l1, linf: ``|w - y|`` in that norm plus 0.01 times the mean square. With a deviation, ``w = G(z) + Psi v``, its l1 norm
+    with the weight of the job.
     """
+    basis, weight = basis_of(job, generator), job.weight_of_deviation
+    deviation: Term | Literal["auto"] | None = (
+        None if weight is None else "auto" if isinstance(weight, str) else weight * L1()
+    )
     on_latent: Term | None = None if job.latent_ball is None else Ball(job.latent_ball)
     if job.loss == "l2":
         on_signal = None if job.box is None else Box(*job.box)
         if job.noise_level is not None:
             prior = prior_term(generator)
             on_latent = prior if on_latent is None else prior + on_latent
-        return Problem(generator, LeastSquares(operator, y, job.noise_level), on_signal, on_latent)
+        loss = LeastSquares(operator, y, job.noise_level)
+        return Problem(generator, loss, on_signal, on_latent, deviation=deviation, basis=basis)
     smooth = SquaredDistance(y, weight=_SMOOTH / math.prod(generator.signal_shape))
-    return Problem(generator, smooth, _NORMS[job.loss]().around(y), on_latent)
+    norm = _NORMS[job.loss]().around(y)
+    return Problem(generator, smooth, norm, on_latent, deviation=deviation, basis=basis)
+
+
+def basis_of(job: Recovery, generator: Generator) -> Operator | None:
+    """The basis of the deviation, for the generator's signals; None: the identity, or there is no deviation."""
+    if job.basis is None:
+        return None
+    try:
+        return parse_basis(job.basis, generator.signal_shape, device=generator.device, dtype=generator.dtype)
+    except ValueError as problem:
+        raise ValueError(f"basis {job.basis!r}: {problem}") from problem
 
 
 def simulate(operator: Operator, signals: Tensor, noise: float, seed: int, numbers: Sequence[int]) -> Tensor:

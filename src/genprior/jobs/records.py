@@ -182,6 +182,12 @@ def record_of(name: str, solved: Solved, place: int) -> dict[str, Any]:
         record["misfit"] = (record["residual"] / record["noise"]) ** 2
     if solved.estimate is not None:
         record["noise_estimate"] = finite(float(solved.estimate[place]))
+    if result.deviation is not None:
+        size = float(_batch.norm(result.signal[place][None]))
+        deviation = float(_batch.norm(result.deviation[place][None]))
+        record["deviation"] = finite(deviation / size) if size else None
+        chosen = result.deviation_weight
+        record["deviation_weight"] = None if chosen is None else finite(float(chosen[place]))
     if solved.truth is not None:
         difference = result.signal[place] - solved.truth[place]
         size = float(_batch.norm(solved.truth[place][None]))
@@ -230,6 +236,9 @@ def images_of(solved: Solved, operator: Operator, places: Sequence[int]) -> list
     if not places or after.ndim != 4 or after.shape[1] not in {1, 3}:
         return []
     parts = {"after": after}
+    if solved.result.deviation is not None:
+        parts["in_range"] = solved.result.in_range[places]
+        parts["deviation"] = stretched(solved.result.deviation[places])
     if y.ndim == 4 and not y.is_complex() and y.shape[1] == after.shape[1]:
         parts["before"] = torch.nn.functional.interpolate(y, size=after.shape[2:], mode="nearest")
     else:

@@ -17,7 +17,7 @@ from genprior.generators import Generator
 from genprior.jobs.course import Begin, Course, Progress
 from genprior.jobs.ledger import CONTENT, Ledger, alone
 from genprior.jobs.outcome import Outcome
-from genprior.jobs.posed import check_loss
+from genprior.jobs.posed import basis_of, check_loss
 from genprior.jobs.results import write_result
 from genprior.jobs.resume import SIGNALS, plan_of, refuse_losses
 from genprior.jobs.settings import Recovery
@@ -72,6 +72,7 @@ class Driver:
         opened = self.source.open(job.device if isinstance(self.engine, Serial) else "cpu")
         self.model, self.notes = Model.of(opened.generator, job.operator, job.start), opened.notes
         check_loss(job, self.model.operator)
+        basis_of(job, self.model.generator)  # refuses one that does not fit
         expected = _expected(job, self.model.generator, self.model.operator)
         self.items = open_items(job.inputs, expected, skip=job.skip, without=job.out)
         self._check_labels()

@@ -18,7 +18,14 @@ from genprior.report import page
 from genprior.status import Status
 
 _ROW = 8
-_NAMES = {"truth": "original", "before": "measured", "back": "measured (A^T y)", "after": "recovered"}
+_NAMES = {
+    "truth": "original",
+    "before": "measured",
+    "back": "measured (A^T y)",
+    "after": "recovered",
+    "in_range": "of it, in the generator's range",
+    "deviation": "and the deviation, its contrast stretched",
+}
 
 
 def write_recovery_page(job: Recovery, ledger: Ledger, outcome: Outcome) -> None:
@@ -63,6 +70,7 @@ def _facts(job: Recovery, outcome: Outcome) -> list[tuple[str, str]]:
             _number(numbers["median_noise_estimate"]),
         ),
         ("loss, solver, starts", f"{job.loss}, {job.solver}, {job.restarts or 'as many as pay'} per item"),
+        ("deviation from the range", _deviation(job)),
         ("starts guessed by", job.start or ""),
         ("need attention", ", ".join(f"{count} {why}" for why, count in outcome.attention.most_common())),
         ("latents outside of the generator's distribution", f"{outcome.outside}" if outcome.outside else ""),
@@ -75,6 +83,15 @@ def _facts(job: Recovery, outcome: Outcome) -> list[tuple[str, str]]:
     ]
     facts += [("note", note) for note in outcome.notes]
     return [fact for fact in facts if fact[1]]
+
+
+def _deviation(job: Recovery) -> str:
+    """Basis and weight, where there is a deviation."""
+    weight = job.weight_of_deviation
+    if weight is None:
+        return ""
+    chosen = "a weight chosen for each item" if isinstance(weight, str) else f"the weight {weight:g}"
+    return f"sparse in the basis {job.basis or 'identity'}, with {chosen}"
 
 
 def _ends(outcome: Outcome) -> list[tuple[str, str, str]]:

@@ -137,6 +137,10 @@ class Recovery:
     loss: str = "l2"
     box: tuple[float, float] | None = None
     latent_ball: float | None = None
+    deviation: float | str | None = None
+    """Weight of a deviation from the generator's range, or "auto"; None: no deviation, or with a basis "auto"."""
+    basis: str | None = None
+    """In which the deviation is sparse; None: the identity."""
     solver: str = "auto"
     restarts: int | None = None
     """Starts per item; None: as many as pay."""
@@ -163,6 +167,7 @@ class Recovery:
         self._check_loss()
         if self.latent_ball is not None:
             _validate.number("latent_ball", self.latent_ball, above=0)
+        self._check_deviation()
         if self.time is not None:
             _validate.number("time", self.time, above=0)
         if self.steps is not None:
@@ -202,6 +207,21 @@ class Recovery:
     def known_noise(self) -> float:
         """The noise of the measurements, where it is known: given, or simulated; else 0."""
         return self.simulated_noise if self.simulate else self.noise_level or 0.0
+
+    def _check_deviation(self) -> None:
+        weight = self.weight_of_deviation
+        if isinstance(weight, str):
+            if weight != "auto":
+                raise ValueError(f"deviation must be a weight above 0, or auto, got {weight!r}")
+            if self.loss != "l2":
+                raise ValueError(f"deviation=auto works only with the loss l2, got {self.loss!r}: give its weight")
+        elif weight is not None:
+            _validate.number("deviation", weight, above=0)
+
+    @property
+    def weight_of_deviation(self) -> float | str | None:
+        """A number, or "auto"; None: there is no deviation."""
+        return "auto" if self.deviation is None and self.basis is not None else self.deviation
 
     @property
     def most_steps(self) -> int:

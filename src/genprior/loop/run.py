@@ -216,7 +216,7 @@ class Run(Generic[S]):
             reach=self.problem.generator.latent.reach(whole.z),
             improving=(whole.fell > 0) & (whole.steps - whole.fell <= recent),
             bound=active_bounds(self.problem, whole.x, whole.z),
-            penalty=penalty_share(self.problem, whole.objective, whole.z),
+            penalty=penalty_share(self.problem.in_range, whole.objective, z),
             unfit=whole.unfit,
             tolerance=self.options.tolerance,
             minima=minima,

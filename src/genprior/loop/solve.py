@@ -19,6 +19,7 @@ from genprior.loop.batch import limited
 from genprior.loop.checkpoint import Checkpoint, Keeper
 from genprior.loop.restarts import Restarts
 from genprior.loop.run import Options, ProgressBar, Run
+from genprior.loop.stages import in_stages
 from genprior.loop.starts import Guess, Starts, nearest
 from genprior.problem import Problem
 from genprior.result import Result
@@ -113,6 +114,10 @@ def solve(
 
     Ctrl-C returns the best so far, once the search has begun.
 
+    A problem with a deviation is solved in two stages: the generator alone, with all these options, and from there z and the
+    deviation together. A limit in seconds or passes holds for both, the first takes half at most; one on steps holds for each.
+    ``history`` is that of the second stage, and the checkpoint of the first has ``.range`` added to its name.
+
     Examples
     --------
     >>> import torch, genprior as gp
@@ -130,46 +135,98 @@ def solve(
     _check_types(problem, choice, stop, callbacks)
     _check_start(start, z0, restarts)
     _check_engine(engine, callbacks)
-    chosen = choice.solver(problem)
-    options = Options(
-        stop=stop,
-        tolerance=_tolerance(problem, tolerance),
-        patience=chosen.patience if patience is None else patience,
-        restarts=_restarts_of(problem, z0, restarts),
-        cull_after=cull_after,
-        settle_after=settle_after,
-        check_every=check_every,
+    call = _Call(
+        choice,
+        seed,
+        batch_size,
+        tolerance,
+        patience,
+        cull_after,
+        settle_after,
+        check_every,
+        tuple(callbacks),
+        progress,
+        engine,
     )
-    prepare_gradients()
-    if chosen.takes_jacobians(problem):
-        prepare_forward_mode()
-    with torch.inference_mode(False), torch.no_grad():
-        given, items = _given_starts(problem, z0, options.restarts.most, seed), _items_of(problem, z0)
-        each = math.ceil(items / (1 if engine is None else engine.size))
-        batch_size = each if batch_size is None else min(items, _validate.whole("batch_size", batch_size))
-        chosen_by = ("pool", seed) if start is None else ("pool", seed, start)
-        identity = chosen_by if given is None else (given.latents,)
-        keeper = Keeper(checkpoint, problem, choice, options, identity, batch_size)
-        with ProgressBar(progress, items) as bar:
-            found = _Found(given) if given is not None else _looked(problem, items, options, seed, keeper, start)
-            options = replace(options, restarts=options.restarts.cut(found.starts.order.shape[1]))
-            run = Run(
-                problem,
-                chosen,
-                options,
-                found.starts,
-                batch_size,
-                tuple(callbacks),
-                keeper,
-                bar,
-                choice.plan,
-                engine,
-                forwards=found.forwards,
-                seconds=found.seconds,
-            )
-            result = run.result()
-    refuse_hopeless(result)
-    return result
+    if problem.in_range is problem:
+        return call.solved(problem, stop, checkpoint, z0, start, restarts)
+    return in_stages(
+        problem,
+        stop,
+        checkpoint,
+        lambda limits, file: call.solved(problem.in_range, limits, file, z0, start, restarts),
+        call.solved,
+    )
+
+
+@dataclass(frozen=True)
+class _Call:
+    """The arguments of :func:`solve` that are the same in all stages."""
+
+    choice: Choice
+    seed: int
+    batch_size: int | None
+    tolerance: float | None
+    patience: int | None
+    cull_after: int
+    settle_after: int
+    check_every: int
+    callbacks: tuple[Callback, ...]
+    progress: bool | None
+    engine: Engine | None
+
+    def solved(
+        self,
+        problem: Problem,
+        stop: StopRule,
+        checkpoint: str | Path | Checkpoint | None,
+        z0: Tensor | None,
+        start: Guess | None = None,
+        restarts: int | None = None,
+    ) -> Result:
+        """One run."""
+        chosen = self.choice.solver(problem)
+        options = Options(
+            stop=stop,
+            tolerance=_tolerance(problem, self.tolerance),
+            patience=chosen.patience if self.patience is None else self.patience,
+            restarts=_restarts_of(problem, z0, restarts),
+            cull_after=self.cull_after,
+            settle_after=self.settle_after,
+            check_every=self.check_every,
+        )
+        prepare_gradients()
+        if chosen.takes_jacobians(problem):
+            prepare_forward_mode()
+        with torch.inference_mode(False), torch.no_grad():
+            given, items = _given_starts(problem, z0, options.restarts.most, self.seed), _items_of(problem, z0)
+            each = math.ceil(items / (1 if self.engine is None else self.engine.size))
+            batch_size = each if self.batch_size is None else min(items, _validate.whole("batch_size", self.batch_size))
+            chosen_by = ("pool", self.seed) if start is None else ("pool", self.seed, start)
+            identity = chosen_by if given is None else (given.latents,)
+            keeper = Keeper(checkpoint, problem, self.choice, options, identity, batch_size)
+            with ProgressBar(self.progress, items) as bar:
+                found = (
+                    _Found(given) if given is not None else _looked(problem, items, options, self.seed, keeper, start)
+                )
+                options = replace(options, restarts=options.restarts.cut(found.starts.order.shape[1]))
+                run = Run(
+                    problem,
+                    chosen,
+                    options,
+                    found.starts,
+                    batch_size,
+                    self.callbacks,
+                    keeper,
+                    bar,
+                    self.choice.plan,
+                    self.engine,
+                    forwards=found.forwards,
+                    seconds=found.seconds,
+                )
+                result = run.result()
+        refuse_hopeless(result)
+        return result
 
 
 @dataclass(frozen=True)

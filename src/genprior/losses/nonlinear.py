@@ -74,7 +74,9 @@ class NonLinear(Loss):
         noise: float | Tensor | None = None,
     ) -> None:
         if not callable(forward):
-            raise TypeError(f"forward must be a function of signals that gives measurements, got {type(forward).__name__}")
+            raise TypeError(
+                f"forward must be a function of signals that gives measurements, got {type(forward).__name__}"
+            )
         _validate.batch("y", _validate.tensor("y", y, complex_too=True), None)
         self.forward = forward
         self.y = _validate.kept("y", y)  # the caller may change theirs
@@ -232,6 +234,8 @@ def _checked_noise(noise: float | Tensor | None, y: Tensor) -> float | Tensor | 
             "measurement"
         )
     if not bool((noise > 0).all()):
-        raise ValueError(f"noise must be above zero, got {float(noise.min()):g}: measurements without noise have no weight")
+        raise ValueError(
+            f"noise must be above zero, got {float(noise.min()):g}: measurements without noise have no weight"
+        )
     kept = _validate.kept("noise", noise)
     return kept if noise.shape == y.shape else kept[None]

@@ -18,6 +18,7 @@ from genprior import _batch, _validate
 from genprior.generators import Evaluation
 from genprior.generators.deviating import Deviating
 from genprior.problem import Point, Problem
+from genprior.solvers.accelerated import accelerated
 from genprior.solvers.base import Common
 from genprior.solvers.envelope import SignalPart, SplitState, Trial
 from genprior.solvers.quadratic import LatentTerm
@@ -66,38 +67,22 @@ class EliminatedDeviation(Inner):
     ) -> Arrival:
         """The point with the deviation moved, never to a larger value of the function."""
         deviation = _Deviation.at(problem, multipliers, at, split, rho, w)
-        v, value = deviation.v, deviation.value(deviation.v)
+        v = deviation.v
+        value = deviation.value(v)
         lipschitz = torch.where(rho > 0, rho, nu) if split is not None else nu
         t = 1 / _batch.above_zero(lipschitz * deviation.generator.basis_norm**2)
-        new = self._descended(deviation, v, value.f, t)
+
+        def gradient(ahead: Tensor) -> Tensor:
+            trial = value if ahead is v else deviation.value(ahead)
+            return deviation.generator.coefficients_gradient(trial.f)
+
+        new = accelerated(gradient, deviation.term.prox, v, t, self.steps, self.close)
         arrival = deviation.arrival(at, new)
         energy = arrival.trial.energy + deviation.term(new)
         worse = ~(energy <= value.energy + deviation.term(v))
         if not bool(worse.any()):
             return arrival
         return deviation.arrival(at, torch.where(_batch.spread(worse, v), v, new))
-
-    def _descended(self, deviation: _Deviation, v: Tensor, f: Tensor, t: Tensor) -> Tensor:
-        """The coefficients after the steps, from ``v``, where the gradient in the signal is ``f``."""
-        wide = _batch.spread(t, v)
-        point = ahead = v
-        momentum, active = torch.ones_like(t), torch.ones_like(t, dtype=torch.bool)
-        for step in range(self.steps):
-            if step:
-                f = deviation.value(ahead).f
-            candidate = deviation.term.prox(ahead - wide * deviation.generator.coefficients_gradient(f), t)
-            change = candidate - point
-            uphill = _batch.dot(ahead - candidate, change) > 0
-            old = torch.where(uphill, 1.0, momentum)
-            momentum = (1 + (1 + 4 * old * old).sqrt()) / 2
-            factor = torch.where(uphill, 0.0, (old - 1) / momentum)
-            keep = _batch.spread(active, v)
-            point = torch.where(keep, candidate, point)
-            ahead = torch.where(keep, candidate + _batch.spread(factor, v) * change, ahead)
-            active = active & (_batch.norm(change) > self.close * _batch.norm(point))
-            if not bool(active.any()):
-                break
-        return point
 
 
 class _Deviation(NamedTuple):

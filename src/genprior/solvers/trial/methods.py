@@ -176,6 +176,11 @@ class LevenbergMarquardt(Choice):
 
     def solver(self, problem: Problem) -> TrialMethod[DampedState]:
         """The composition; an error where the problem is no sum of squares."""
+        if problem.in_range is not problem:
+            raise ValueError(
+                "LevenbergMarquardt would need a Jacobian column for each coefficient of the deviation: use gp.Auto(), which "
+                "eliminates them, or an ADMM"
+            )
         if not envelope.is_sum_of_squares(problem):
             raise envelope.not_squares(problem, "LevenbergMarquardt needs")
         return TrialMethod(DampedGaussNewton(Damping(self.refresh)), Decrease(), Subgradients())

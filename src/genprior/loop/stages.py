@@ -1,0 +1,76 @@
+"""A problem with a deviation in two stages: first the range of the generator, then the deviation with it.
+
+From afar a deviation fits whatever z does not, and z is drawn into minima that are its own. From where the generator alone
+ends, few steps are left. There, too, it shows how large a deviation is wanted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from genprior.loop.checkpoint import Checkpoint
+from genprior.problem import Problem
+from genprior.result import Result
+from genprior.solvers.deviation_weight import HeldOut
+from genprior.status import Status
+from genprior.stopping import MaxPasses, MaxSteps, StopRule
+
+_FIRST = ".range"
+"""Added to the name of the checkpoint for the first stage."""
+
+
+def in_stages(
+    problem: Problem,
+    stop: StopRule,
+    checkpoint: str | Path | Checkpoint | None,
+    alone: Callable[[StopRule, Checkpoint | None], Result],
+    together: Callable[[Problem, StopRule, Checkpoint | None, Tensor], Result],
+) -> Result:
+    """The answer with a deviation; passes, seconds and steps of both stages are added up.
+
+    ``alone`` solves the problem without the deviation, ``together`` with it, from given latents. The first stage has a
+    checkpoint of its own, beside the other one.
+    """
+    file = checkpoint if isinstance(checkpoint, Checkpoint | None) else Checkpoint(checkpoint)
+    first = alone(_half(stop), None if file is None else replace(file, path=f"{file.path}{_FIRST}"))
+    weight = None
+    if problem.chooses_weight:
+        with torch.inference_mode(False), torch.no_grad():
+            weight = HeldOut().chosen(problem, first.signal)
+        problem = problem.weighted(weight)
+    interrupted = Status.INTERRUPTED in first.status
+    rest = MaxSteps(0) if interrupted else _rest(stop, first)
+    second = together(problem, rest, None if interrupted else file, torch.nan_to_num(first.z))
+    return replace(
+        second,
+        status=(Status.INTERRUPTED,) * len(second.status) if interrupted else second.status,
+        steps=first.steps + second.steps,
+        rollbacks=first.rollbacks + second.rollbacks,
+        restart=first.restart,
+        starts=first.starts,
+        minima=first.minima,
+        forwards=first.forwards + second.forwards,
+        backwards=first.backwards + second.backwards,
+        seconds=first.seconds + second.seconds,
+        deviation_weight=weight,
+    )
+
+
+def _half(stop: StopRule) -> StopRule:
+    """Half of what a limit allows for; all of the steps."""
+    _, passes = stop.limits()
+    part = stop.share(0.0, 2)
+    return part | MaxPasses(int(passes) // 2) if math.isfinite(passes) else part
+
+
+def _rest(stop: StopRule, first: Result) -> StopRule:
+    _, passes = stop.limits()
+    part = stop.share(first.seconds, 1)
+    left = max(0, int(passes) - first.forwards - first.backwards) if math.isfinite(passes) else 0
+    return part | MaxPasses(left) if math.isfinite(passes) else part
