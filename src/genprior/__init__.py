@@ -11,7 +11,7 @@ from genprior.generators import Generator, Joint, Normal, TruncatedNormal, Unifo
 from genprior.history import History
 from genprior.loop.checkpoint import Checkpoint
 from genprior.loop.solve import solve
-from genprior.losses import EmpiricalRisk, LeastSquares, Loss, NonLinear, SquaredDistance
+from genprior.losses import EmpiricalRisk, Huber, LeastSquares, Loss, NonLinear, Poisson, SquaredDistance
 from genprior.models.bundled import load_classifier, load_encoder, load_generator, load_start_encoder
 from genprior.models.start_encoder import StartEncoder
 from genprior.problem import Problem
@@ -77,6 +77,7 @@ __all__ = [
     "Generator",
     "GradientDescent",
     "History",
+    "Huber",
     "Joint",
     "L1Ball",
     "LInf",
@@ -88,6 +89,7 @@ __all__ = [
     "MaxSteps",
     "NonLinear",
     "Normal",
+    "Poisson",
     "Problem",
     "ProjectedGradient",
     "QuasiNewton",

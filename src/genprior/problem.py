@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from genprior import _batch, _random, _validate
 from genprior._batch import PerItem
+from genprior._blocks import Block
 from genprior.generators import Generator, Joint, Passes
 from genprior.losses import LeastSquares, Loss, NoLoss, SquaredDistance
 from genprior.operators import Identity, Mask
-from genprior.terms import Sum, Term, Zero, by_block
+from genprior.terms import Blocks, Sum, Term, Zero, by_block
 from genprior.terms.base import Around, Wrapped
 
 _FAR_OUT = 8.0
@@ -84,6 +85,8 @@ class Problem:
         on_latent = Zero() if on_latent is None else on_latent
         self.on_latent = _of_blocks(generator, on_latent) if isinstance(on_latent, Mapping) else on_latent
         self._check_types()
+        if generator.signal_blocks is not None:
+            self.loss, self.on_signal = self._of_signal_blocks(generator.signal_blocks)
         self.loss = self.loss.bound(generator.signal_shape, generator.device, generator.dtype)
         self.loss.check(generator.signal_shape, generator.device, generator.dtype)
         self.on_signal.check("on_signal", generator.signal_shape, generator.device, generator.dtype)
@@ -93,6 +96,11 @@ class Problem:
         self._check_values("on_signal", self.on_signal, generator.signal_shape)
         self._check_values("on_latent", self.on_latent, generator.latent_shape)
         _warn_out_of_range(generator.signal_range, self.loss, self.on_signal)
+
+    def _of_signal_blocks(self, blocks: tuple[Block, ...]) -> tuple[Loss, Term]:
+        """Loss and R for flat signals that hold parameters, too: R is a term on the signal proper."""
+        term, rest = self.on_signal, [Zero() for _ in blocks[1:]]
+        return self.loss.of_blocks(blocks), term if isinstance(term, Zero) else Blocks((term, *rest), blocks)
 
     def counting(self, passes: Passes) -> Problem:
         """The same problem whose passes through G are counted and limited by ``passes``, those of a run."""

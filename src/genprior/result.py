@@ -100,7 +100,9 @@ class Result:
     fading_dual: bool = False
     """Whether the method's dual step decays, possibly before the primal residual has vanished."""
     residual: Tensor | None = None
-    """``|A x - y| / |y|`` at ``x = G(z)``, where the loss is a LeastSquares or SquaredDistance; else None."""
+    """``|A x - y| / |y|`` at ``x = G(z)``, ``|f(x) - y| / |y|`` with a NonLinear loss; None where the loss has no residual."""
+    parameters: dict[str, Tensor] | None = None
+    """By name, what was found for the parameters of :meth:`Generator.with_parameters`, ``(B, *shape)``; else None."""
 
     @property
     def restarts(self) -> int:

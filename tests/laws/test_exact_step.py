@@ -15,6 +15,7 @@ from genprior import operators as ops
 from genprior.losses import NoLoss, exact_step
 from genprior.losses.exact_step import (
     DiagonalProx,
+    EntrywiseProx,
     ExactStep,
     OrthogonalRows,
     Prox,
@@ -30,7 +31,10 @@ from .operators import reference as ref
 from .operators.instances import F64, coin, random
 from .terms.instances import both, half_square, norm, nothing, sharp, variation, within
 
-pytestmark = pytest.mark.filterwarnings("ignore:y has numbers where")  # data at random, also beside the mask
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:y has numbers where"),  # data at random, also beside the mask
+    pytest.mark.filterwarnings("ignore:Solution may be inaccurate"),  # logarithms, to the last digit that is asked for
+]
 
 B, SHAPE, D = 3, (2, 3), 6
 IMAGE = (4, 5)
@@ -65,10 +69,11 @@ class Smooth:
     shape: tuple[int, ...] = SHAPE
 
 
-def squares(name, make, matrix, shape=SHAPE):
-    """``1/2 |A w - y|^2`` with the explicit matrix ``(m, d)``, or one per item."""
+def squares(name, make, matrix, shape=SHAPE, noise=None):
+    """``1/2 |(A w - y)/sigma|^2`` with the explicit matrix ``(m, d)``, or one per item."""
     matrix = np.broadcast_to(matrix, (B, *matrix.shape[-2:]))
     a = make()
+    sigma = np.ones(B) if noise is None else np.broadcast_to(noise, (B, *a.measurement_shape)).reshape(B, -1)
     y = random(B, *a.measurement_shape, seed=41)
     if a.complex_measurements:
         y = torch.complex(y, random(*y.shape, seed=42))
@@ -76,14 +81,46 @@ def squares(name, make, matrix, shape=SHAPE):
     def oracle(w, i):
         target = y[i].numpy().ravel()
         real, imaginary = matrix[i].real @ w - target.real, matrix[i].imag @ w - target.imag
-        return 0.5 * (cp.sum_squares(real) + cp.sum_squares(imaginary))
+        parts = (cp.multiply(1 / sigma[i], part) for part in (real, imaginary))
+        return 0.5 * sum(cp.sum_squares(part) for part in parts)
 
     def loss():
         operator = make()
         operator.tolerance = 1e-14  # of conjugate gradients, where they are used
-        return gp.LeastSquares(operator, y)
+        made = gp.LeastSquares(operator, y, noise)
+        made.whitened.tolerance = 1e-14
+        return made
 
     return Smooth(name, loss, oracle, shape)
+
+
+def counts(name, make, matrix, gain=2.0, background=3.0, least=0):
+    """Poisson counts with the explicit matrix; where nothing was counted, the domain ends at a point with a finite slope."""
+    matrix = np.broadcast_to(matrix, (B, *matrix.shape[-2:]))
+    random_rates = 4 * random(B, *make().measurement_shape, seed=43).abs()
+    y = make().measured(torch.poisson(random_rates, generator=torch.Generator().manual_seed(1)) + least)
+
+    def oracle(w, i):
+        seen, target = np.abs(matrix[i]).sum(1) > 0, y[i].numpy().ravel()
+        if not seen.any():
+            return cp.Constant(0)
+        u, k = gain * (matrix[i][seen] @ w) + background, target[seen]
+        constant = (k - k * np.log(np.where(k > 0, k, 1))).sum()
+        return cp.sum(u) - k @ cp.log(u) - constant
+
+    return Smooth(name, lambda: gp.Poisson(make(), y, gain, background), oracle)
+
+
+def outliers(name, make, matrix, delta, noise):
+    matrix = np.broadcast_to(matrix, (B, *matrix.shape[-2:]))
+    y = make().measured(random(B, *make().measurement_shape, seed=44))
+    sigma = np.broadcast_to(noise, y.shape).reshape(B, -1)
+
+    def oracle(w, i):
+        residual = cp.multiply(1 / sigma[i], matrix[i] @ w - y[i].numpy().ravel())
+        return cp.sum(cp.huber(residual, delta)) / 2
+
+    return Smooth(name, lambda: gp.Huber(make(), y, delta, noise), oracle)
 
 
 WIDE, TALL, MANY = random(4, D), random(9, D, seed=1), random(B, 4, D, seed=2)
@@ -116,6 +153,34 @@ hadamard = squares("hadamard", lambda: HADAMARD, ref.hadamard(HADAMARD))
 means = squares("downsample", lambda: ops.Downsample(2, (4, 2)), ref.averaging(2, (4, 2)), (4, 2))
 composed = squares("mask after blur", lambda: ops.Mask(MASK) @ blur(), np.diag(MASK.numpy().ravel()) @ BLURRED)
 function = squares("linear", lambda: ops.Linear(lambda x: x.flatten(1) @ TALL.T, None, SHAPE, dtype=F64), TALL.numpy())
+
+SIGMA, SIGMAS = 0.3 + random(*SHAPE, seed=61).abs(), 0.3 + random(B, *SHAPE, seed=62).abs()
+LEVELS = torch.tensor([0.2, 1.0, 3.0], dtype=F64)
+wide_noise = squares("wide, noise", lambda: ops.Dense(WIDE, SHAPE), WIDE.numpy(), noise=0.3)
+wide_noises = squares("wide, noise per measurement", lambda: ops.Dense(WIDE, SHAPE), WIDE.numpy(),
+                      noise=0.2 + random(4, seed=63).abs())  # fmt: skip
+wide_levels = squares("wide, noise per item", lambda: ops.Dense(WIDE, SHAPE), WIDE.numpy(), noise=LEVELS[:, None])
+wide_each = squares("wide, noise of every number", lambda: ops.Dense(WIDE, SHAPE), WIDE.numpy(),
+                    noise=0.2 + random(B, 4, seed=64).abs())  # fmt: skip
+tall_noises = squares("tall, noise per measurement", lambda: ops.Dense(TALL, SHAPE), TALL.numpy(),
+                      noise=0.2 + random(9, seed=65).abs())  # fmt: skip
+identity_noise = squares("identity, noise", lambda: ops.Identity(SHAPE), np.eye(D), noise=0.3)
+identity_noises = squares("identity, noise per measurement", lambda: ops.Identity(SHAPE), np.eye(D), noise=SIGMA)
+mask_noises = squares("mask, noise of every number", lambda: ops.Mask(MASK), diagonal(MASK[None])[0], noise=SIGMAS)
+masks_noises = squares("mask per item, noise", lambda: ops.Mask(MASKS, per_item=True), diagonal(MASKS), noise=SIGMA)
+hadamard_noises = squares("hadamard, noise per measurement", lambda: HADAMARD, ref.hadamard(HADAMARD),
+                          noise=0.2 + random(4, seed=66).abs())  # fmt: skip
+fourier_noise = squares("fourier, noise", lambda: ops.SubsampledFourier(FREQUENCIES, SHAPE, dtype=F64),
+                        ref.fourier(FREQUENCIES.numpy()), noise=0.3)  # fmt: skip
+poisson = counts("poisson", lambda: ops.Identity(SHAPE), np.eye(D))
+poisson_some = counts("poisson, no zeros", lambda: ops.Identity(SHAPE), np.eye(D), least=1)
+poisson_mask = counts("poisson mask", lambda: ops.Mask(MASK), diagonal(MASK[None])[0])
+poisson_masks = counts("poisson mask per item", lambda: ops.Mask(MASKS, per_item=True), diagonal(MASKS))
+poisson_wide = counts("poisson wide", lambda: ops.Dense(WIDE.abs(), SHAPE), WIDE.abs().numpy(), least=1)
+poisson_signed = counts("poisson, rows of both signs", lambda: ops.Dense(WIDE, SHAPE), WIDE.numpy(), least=1)
+huber = outliers("huber", lambda: ops.Identity(SHAPE), np.eye(D), 0.7, 0.5)
+huber_mask = outliers("huber mask, noise of every number", lambda: ops.Mask(MASK), diagonal(MASK[None])[0], 1.3, SIGMAS)
+huber_wide = outliers("huber wide", lambda: ops.Dense(WIDE, SHAPE), WIDE.numpy(), 0.7, 0.2 + random(4, seed=63).abs())
 
 SAMPLES, LABELS = random(8, D, seed=7), random(8, seed=8).sign()
 
@@ -217,6 +282,36 @@ TABLE = [
      Prox, "TotalVariation + Box, iterative, relative gap 1e-13"),
     (wide, sharp(Box(-0.2, 0.4) + 0.3 * L2()), both(within(lambda x, i: [x >= -0.2, x <= 0.4]), norm(2, (0.3,) * 3)),
      Inner, "inner proximal gradient"),
+    (wide_noise, Zero(), nothing, OrthogonalRows, "thin SVD"),
+    (wide_noises, Zero(), nothing, OrthogonalRows, "thin SVD"),
+    (wide_levels, Zero(), nothing, OrthogonalRows, "thin SVD"),
+    (wide_each, Zero(), nothing, Resolvent, "conjugate gradient"),
+    (tall_noises, Zero(), nothing, Resolvent, "thin SVD"),
+    (identity_noise, Zero(), nothing, OrthogonalRows, "diagonal"),
+    (identity_noises, Zero(), nothing, OrthogonalRows, "diagonal"),
+    (mask_noises, Zero(), nothing, OrthogonalRows, "diagonal"),
+    (masks_noises, Zero(), nothing, OrthogonalRows, "diagonal"),
+    (hadamard_noises, Zero(), nothing, OrthogonalRows, "orthogonal rows"),
+    (fourier_noise, Zero(), nothing, Resolvent, "FFT"),
+    (wide_noises, SquaredL2(), half_square(), QuadraticRows, "thin SVD"),
+    (mask_noises, SquaredL2(), half_square(), QuadraticRows, "diagonal"),
+    (identity_noise, LInf(), norm("inf"), DiagonalProx, "prox of LInf"),
+    (identity_noises, L1(), norm(1), DiagonalProx, "one step per coordinate"),
+    (mask_noises, Box(-0.2, 0.4), within(lambda x, i: [x >= -0.2, x <= 0.4]), DiagonalProx, "prox of Box"),
+    (identity_noises, LInf(), norm("inf"), Inner, "inner proximal gradient"),
+    (poisson, Zero(), nothing, EntrywiseProx, "one equation per entry"),
+    (poisson_mask, Zero(), nothing, EntrywiseProx, "one equation per entry"),
+    (poisson_masks, WEIGHTS * SquaredL2().around(CENTRE), half_square(WEIGHTS.numpy(), CENTRE), EntrywiseProx, "one"),
+    (poisson, Box(-0.2, 0.4), within(lambda x, i: [x >= -0.2, x <= 0.4]), EntrywiseProx, "one equation per entry"),
+    (poisson_some, L1(), norm(1), Inner, "inner proximal gradient"),
+    (poisson_wide, Zero(), nothing, Inner, "inner proximal gradient"),
+    (poisson_signed, Zero(), nothing, Inner, "inner proximal gradient"),
+    (poisson_wide, Box(0.0, 0.4), within(lambda x, i: [x >= 0, x <= 0.4]), Inner, "inner proximal gradient"),
+    (huber, Zero(), nothing, EntrywiseProx, "one equation per entry"),
+    (huber_mask, SquaredL2(), half_square(), EntrywiseProx, "one equation per entry"),
+    (huber_mask, Box(-0.2, 0.4), within(lambda x, i: [x >= -0.2, x <= 0.4]), EntrywiseProx, "one equation per entry"),
+    (huber_wide, Zero(), nothing, Inner, "inner proximal gradient"),
+    (huber, LInf(), norm("inf"), Inner, "inner proximal gradient"),
     (risk, Zero(), nothing, Inner, "inner proximal gradient"),
     (risk, Box(-0.2, 0.4), within(lambda x, i: [x >= -0.2, x <= 0.4]), Inner, "inner proximal gradient"),
     (risk, WEIGHTS * SquaredL2().around(CENTRE), half_square(WEIGHTS.numpy(), CENTRE), Inner, "inner"),
@@ -302,7 +397,7 @@ def test_a_batch_equals_single_calls(loss, term, oracle, method, words):
         torch.testing.assert_close(together[one], alone, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("method", [OrthogonalRows, Resolvent, Prox, DiagonalProx, Inner])
+@pytest.mark.parametrize("method", [OrthogonalRows, Resolvent, Prox, DiagonalProx, EntrywiseProx, Inner])
 def test_the_table_covers_every_method(method):
     assert sum(row[3] is method for row in TABLE) >= 4
 
@@ -324,8 +419,8 @@ def test_a_quadratic_term_costs_no_digits_in_float32(scale, rho):
 
 
 def test_there_is_no_other_method():
-    ours = {kind for kind in exact_step.StepWithMemory.__subclasses__() if kind is not ExactStep}
-    assert ours == {OrthogonalRows, QuadraticRows, Resolvent, Prox, DiagonalProx, Inner}
+    ours = {kind for kind in exact_step.StepWithMemory.__subclasses__() if kind is not ExactStep} | {EntrywiseProx}
+    assert ours == {EntrywiseProx, OrthogonalRows, QuadraticRows, Resolvent, Prox, DiagonalProx, Inner}
 
 
 # -- ADMM steps by hand ---------------------------------------------------------------------------------------------

@@ -60,6 +60,70 @@ def distance(name, weight):
     return Case(f"squared distance, {name}", lambda: gp.SquaredDistance(y, weight), value, (2, 3))
 
 
+def noisy(name, instance, noise):
+    """Least squares with a noise level: a number, or numpy broadcasts it against the measurements."""
+    plain = least_squares(instance)
+    a = instance.make()
+    y, matrix = measurements(a), matrices(instance, a)
+    sigma = np.broadcast_to(noise, y.shape).reshape(ITEMS, -1)
+
+    def value(i, w):
+        return 0.5 * np.linalg.norm((matrix[i] @ w - y[i].numpy().ravel()) / sigma[i]) ** 2
+
+    exact = instance.exact_bounds and not (instance.name == "fourier per item" or np.ndim(noise) > 1)
+    return Case(f"{name}, {instance}", lambda: gp.LeastSquares(instance.make(), y, noise), value, plain.shape, exact)
+
+
+def positive(*shape):
+    return 0.3 + random(*shape, seed=71).abs()
+
+
+BY_NAME = {instance.name: instance for instance in INSTANCES}
+NOISY = [
+    noisy("one sigma", BY_NAME["dense m<d"], 0.3),
+    noisy("one sigma", BY_NAME["mask weights"], 0.3),
+    noisy("one sigma", BY_NAME["fourier per item"], 0.3),
+    noisy("sigma per measurement", BY_NAME["identity"], positive(2, 3)),
+    noisy(
+        "sigma per measurement", BY_NAME["mask per item"], positive(*BY_NAME["mask per item"].make().measurement_shape)
+    ),
+    noisy("sigma per item", BY_NAME["dense m>d"], positive(ITEMS, 1)),
+    noisy("sigma of each", BY_NAME["dense m>d"], positive(ITEMS, *BY_NAME["dense m>d"].make().measurement_shape)),
+]
+
+
+def likelihood(name, instance, make, entry, least):
+    """A likelihood, and that of one measurement in numpy; ``least`` keeps the measurements where it allows any."""
+    a = instance.make()
+    y, matrix = a.measured(measurements(a).abs().round() + least), matrices(instance, a)
+    seen = a.measured(torch.ones_like(y)).numpy().reshape(ITEMS, -1) != 0
+
+    def value(i, w):
+        return sum(entry(u, k) for u, k in zip((matrix[i] @ w)[seen[i]], y[i].numpy().ravel()[seen[i]], strict=True))
+
+    return Case(f"{name}, {instance}", lambda: make(instance.make(), y), value, a.signal_shape, False)
+
+
+def poisson_entry(a, k):
+    u = 2 * a + 30
+    return u - k + (k * np.log(k / u) if k else 0)
+
+
+def huber_entry(a, k, delta=0.7, sigma=0.5):
+    r = abs(a - k) / sigma
+    return r * r / 2 if r <= delta else delta * (r - delta / 2)
+
+
+LIKELIHOODS = [
+    *(
+        likelihood("poisson", BY_NAME[name], lambda A, y: gp.Poisson(A, y, 2.0, 30.0), poisson_entry, 0)
+        for name in ("identity", "dense m<d", "mask weights", "mask per item", "dense per item m>d")
+    ),
+    *(
+        likelihood("huber", BY_NAME[name], lambda A, y: gp.Huber(A, y, 0.7, noise=0.5), huber_entry, 0)
+        for name in ("identity", "dense m>d", "mask per item")
+    ),
+]
 INPUTS, LABELS = random(7, 4, seed=5), random(7, seed=6).sign()
 MANY_INPUTS, MANY_LABELS = random(ITEMS, 7, 4, seed=7), random(ITEMS, 7, seed=8).sign()
 WEIGHT = torch.tensor([0.5, 2.0, 0.0], dtype=F64)
@@ -105,6 +169,8 @@ CASES = [
     distance("weight 0-dim", torch.tensor(0.7, dtype=F64)),
     distance("weight per item", WEIGHT),
     *RISKS,
+    *NOISY,
+    *LIKELIHOODS,
     Case("none", NoLoss, lambda i, w: 0.0, (2, 3)),
 ]
 every = pytest.mark.parametrize("case", CASES, ids=str)
@@ -281,6 +347,10 @@ def lstsq(y, operator=GAUSSIAN):
     return lambda: gp.LeastSquares(operator, y)
 
 
+def noise_of(sigma):
+    return lambda: gp.LeastSquares(GAUSSIAN, Y, noise=sigma)
+
+
 def empirical(*args, **options):
     return lambda: gp.EmpiricalRisk(*args, **options)
 
@@ -331,6 +401,50 @@ BAD = [
         "y is complex (torch.complex128), but Gaussian(4, (6,), seed=0) gives real",
     ),
     (lstsq(torch.complex(Y, Y), ops.Identity(4)), TypeError, "y is complex"),
+    (noise_of(0.0), ValueError, "noise must be a finite number above 0, got 0.0"),
+    (noise_of(torch.tensor(-1.0)), ValueError, "noise must be a finite number above 0, got -1.0"),
+    (noise_of("0.1"), TypeError, "noise must be a number"),
+    (
+        noise_of(torch.ones(6)),
+        ValueError,
+        "noise has shape (6,), expected a number, (4,) (one per measurement), (2, 4)",
+    ),
+    (
+        noise_of(torch.tensor([1.0, 0, 1, 1])),
+        ValueError,
+        "noise must hold numbers above 0, got 0: what is known exactly",
+    ),
+    (noise_of(torch.tensor([1.0, NAN[0, 0], 1, 1])), ValueError, "noise holds 1 NaN"),
+    (lambda: gp.Poisson(ops.Identity(4), -Y.abs()), ValueError, "y has 8 negative values (down to -2.18), but counts"),
+    (
+        lambda: gp.Poisson(ops.Identity(4), Y.abs(), gain=0.0),
+        ValueError,
+        "gain must be a finite number above 0, got 0.0",
+    ),
+    (
+        lambda: gp.Poisson(ops.Identity(4), Y.abs(), background=-1),
+        ValueError,
+        "background must be a finite number of at",
+    ),
+    (
+        lambda: gp.Poisson(ops.Identity(4), Y.abs().int()),
+        TypeError,
+        "y must hold floating-point numbers, got torch.int32",
+    ),
+    (lambda: gp.Poisson(ops.SubsampledFourier(2, (4,), dtype=F64), Y.abs()), TypeError, "gives complex measurements"),
+    (
+        lambda: gp.Poisson(ops.Identity(4), torch.complex(Y, Y)),
+        TypeError,
+        "y is complex (torch.complex128), but counts",
+    ),
+    (
+        lambda: gp.Poisson(torch.eye(4), Y.abs()),
+        TypeError,
+        "operator must be a genprior.operators.Operator, got Tensor",
+    ),
+    (lambda: gp.Huber(ops.Identity(4), Y, delta=0.0), ValueError, "delta must be a finite number above 0, got 0.0"),
+    (lambda: gp.Huber(ops.Identity(4), Y, noise=0.0), ValueError, "noise must be a finite number above 0, got 0.0"),
+    (lambda: gp.Huber(ops.Identity(4), Y, noise=torch.ones(3)), ValueError, "noise has shape (3,), expected a number"),
     (empirical("logistic", INPUTS), TypeError, "loss must be a function of (w, samples), got str"),
     (empirical(quadratic, INPUTS.tolist()), TypeError, "samples must be a tensor or a tuple of tensors, got list"),
     (empirical(quadratic, INPUTS[:0]), ValueError, "samples are empty, shape (0, 4)"),
@@ -412,3 +526,80 @@ def test_rows_have_the_bits_of_the_whole():
     whole = asked.target[index]
     assert torch.equal(asked.rows(index).target, whole)
     assert torch.equal(fresh.rows(index).target, whole)
+
+
+# -- the misfit -------------------------------------------------------------------------------------------------------
+
+
+def counted(*shape, seed):
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=F64)
+
+
+MEASURED = ops.Mask(coin(40, 50, seed=3), dtype=F64)
+TRUTH = counted(20, 40, 50, seed=1)
+SIGMAS = 0.1 + counted(40, 50, seed=2)
+
+
+def drawn(name):
+    """A loss of data that were drawn by its own noise, around the truth."""
+    noise = random(*TRUTH.shape, seed=9)
+    if name == "poisson":
+        rates = 3 * TRUTH + 0.1
+        y = torch.poisson(rates, generator=torch.Generator().manual_seed(4))
+        return gp.Poisson(MEASURED, MEASURED.measured(y), 3.0, 0.1)
+    if name == "complex":
+        A = ops.SubsampledFourier(700, (40, 50), dtype=F64)
+        y = A.measured(A(TRUTH) + 0.3 * torch.complex(noise, random(*TRUTH.shape, seed=10)))
+        return gp.LeastSquares(A, y, noise=0.3)
+    if name == "huber":  # by rejection, from a density with tails that are as long
+        wide = 6 * torch.tan(math.pi * (counted(40, *TRUTH.shape, seed=5) - 0.5))
+        kept = torch.where(wide.abs() <= 0.7, -(wide**2) / 2, 0.7**2 / 2 - 0.7 * wide.abs()).exp() * (
+            1 + (wide / 6) ** 2
+        )
+        r = wide.gather(0, (kept / kept.max() > counted(40, *TRUTH.shape, seed=6)).double().argmax(0, keepdim=True))[0]
+        return gp.Huber(MEASURED, MEASURED.measured(TRUTH + 0.5 * r), 0.7, noise=0.5)
+    return gp.LeastSquares(MEASURED, MEASURED.measured(TRUTH + SIGMAS * noise), noise=SIGMAS)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "complex", "poisson", "huber"])
+def test_the_misfit_of_the_truth_is_its_expectation(name):
+    loss = drawn(name)
+    value, expected = loss.misfit(TRUTH)
+    assert value.shape == expected.shape == (20,)
+    assert float(value.mean() / expected.mean()) == pytest.approx(1, abs=0.03)
+    if name == "complex":
+        assert expected.tolist() == [1400.0] * 20
+    index = torch.tensor([3, 3, 0])
+    torch.testing.assert_close(loss.rows(index).misfit(TRUTH[index]).ratio, loss.misfit(TRUTH).ratio[index])
+
+
+def test_without_noise_there_is_no_misfit():
+    assert gp.LeastSquares(GAUSSIAN, Y).misfit(random(2, 6)) is None
+    assert gp.SquaredDistance(Y).misfit(Y) is None
+
+
+def test_a_noise_level_leaves_the_users_units():
+    w, sigma = random(2, 6), 0.03
+    plain, scaled = gp.LeastSquares(GAUSSIAN, Y), gp.LeastSquares(GAUSSIAN, Y, noise=sigma)
+    torch.testing.assert_close(scaled(w), plain(w) / sigma**2)
+    torch.testing.assert_close(scaled.relative_residual(scaled(w)), plain.relative_residual(plain(w)))
+    assert scaled.observed()[0] is GAUSSIAN
+    assert torch.equal(scaled.observed()[1], Y)
+    scores = scaled.start_scores(random(5, 6), 2)
+    torch.testing.assert_close(scores, plain.start_scores(random(5, 6), 2) / sigma**2)
+
+
+@pytest.mark.parametrize("make", [lambda A, y: gp.Poisson(A, y, 2.0, 30.0), lambda A, y: gp.Huber(A, y, 0.7)])
+def test_start_scores_are_the_losses(make):
+    A = ops.Dense(random(4, 6).abs())
+    loss, signals = make(A, random(3, 4).abs().round()), random(5, 6)
+    for row, item in zip(loss.start_scores(signals, 3), range(3), strict=True):
+        torch.testing.assert_close(row, loss.rows(torch.full((5,), item))(signals))
+
+
+def test_counts_forbid_means_that_cannot_be():
+    loss = gp.Poisson(ops.Identity(2), torch.tensor([[1.0, 0.0]] * 3), background=0.5)
+    w = torch.tensor([[-0.5, 0.0], [1.0, -0.5], [1.0, -0.6]])
+    assert loss(w).isinf().tolist() == [True, False, True]
+    assert bool((loss.gradient(w, loss.evaluate(w)[1])[[0, 2], [0, 1]] < 0).all())  # back into the domain
+    assert loss(w.fill_(math.nan)).isnan().all()

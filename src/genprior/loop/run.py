@@ -190,10 +190,15 @@ class Run(Generic[S]):
         parts = [part.outcome for part in done]
         whole = Outcome(*(torch.cat([getattr(p, f.name) for p in parts]) for f in fields(Outcome)))
         recent = torch.clamp(whole.steps // _RECENT, min=2 * self.options.check_every)
+        minima, signal, w, parameters = _all_minima(done, whole.x), whole.x, whole.w, None
+        if (blocks := self.problem.generator.signal_blocks) is not None:
+            own, *others = blocks
+            parameters = {block.name: block.taken(signal) for block in others}
+            signal, w, minima = own.taken(signal), own.taken(w), replace(minima, x=own.taken(minima.x))
         return Result(
-            signal=whole.x,
+            signal=signal,
             z=whole.z,
-            w=whole.w,
+            w=w,
             objective=whole.objective,
             primal_residual=whole.primal_residual,
             stationarity=whole.stationarity,
@@ -213,9 +218,10 @@ class Run(Generic[S]):
             penalty=penalty_share(self.problem, whole.objective, whole.z),
             unfit=whole.unfit,
             tolerance=self.options.tolerance,
-            minima=_all_minima(done, whole.x),
+            minima=minima,
             fading_dual=self.solver.dual_fades,
             residual=self.problem.loss.relative_residual(self.problem.loss(whole.x)),
+            parameters=parameters,
         )
 
 

@@ -8,7 +8,25 @@ from genprior.losses.base import Loss, NoLoss
 from genprior.losses.distance import SquaredDistance
 from genprior.losses.exact_step import ExactStep
 from genprior.losses.least_squares import LeastSquares
+from genprior.losses.likelihood_loss import Huber, LikelihoodLoss, Poisson
+from genprior.losses.likelihoods import HuberLikelihood, Likelihood, PoissonLikelihood
+from genprior.losses.noise import Misfit
 from genprior.losses.nonlinear import NonLinear
 from genprior.losses.risk import EmpiricalRisk
 
-__all__ = ["EmpiricalRisk", "ExactStep", "LeastSquares", "Loss", "NoLoss", "NonLinear", "SquaredDistance"]
+__all__ = [
+    "EmpiricalRisk",
+    "ExactStep",
+    "Huber",
+    "HuberLikelihood",
+    "LeastSquares",
+    "Likelihood",
+    "LikelihoodLoss",
+    "Loss",
+    "Misfit",
+    "NoLoss",
+    "NonLinear",
+    "Poisson",
+    "PoissonLikelihood",
+    "SquaredDistance",
+]

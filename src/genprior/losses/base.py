@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from genprior._blocks import Block
 from genprior.losses.exact_step import Prox, StepWithMemory
+from genprior.losses.noise import Misfit
 from genprior.operators import Operator
 from genprior.terms import Term
 
@@ -55,6 +57,13 @@ class Loss(ABC):
     def rows(self, index: Tensor) -> Loss:
         """The loss of the selected items."""
 
+    def of_blocks(self, blocks: tuple[Block, ...]) -> Loss:
+        """The loss for the flat signals of a generator with parameters; only :class:`NonLinear` knows them."""
+        raise TypeError(
+            f"the generator has parameters, but the loss is a {type(self).__name__}, which does not know them: give "
+            f"gp.NonLinear(forward, y), with forward(signals, {', '.join(block.name for block in blocks[1:])})"
+        )
+
     def check_samples(self, draw: Draw) -> None:
         """Raise a clear error if the loss cannot work at samples of the generator: ``draw(n)`` gives n of its signals."""
         return
@@ -88,6 +97,10 @@ class Loss(ABC):
         if self.batch is None:
             return self(signals).expand(items, -1)
         return torch.stack([self(signal.expand(items, *signal.shape)) for signal in signals], dim=1)
+
+    def misfit(self, w: Tensor) -> Misfit | None:
+        """How far w is from the measurements in units of their noise, beside the expectation; None: no noise is known."""
+        return None
 
     def observed(self) -> tuple[Operator, Tensor] | None:
         """Operator and measurements of the items, from which a trained encoder guesses; None where there are none."""

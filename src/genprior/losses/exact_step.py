@@ -11,6 +11,7 @@ from torch import Tensor
 
 from genprior import _batch
 from genprior._batch import PerItem
+from genprior.losses.likelihoods import Likelihood
 from genprior.operators import Operator
 from genprior.operators.base import RowForm
 from genprior.terms import Quadratic, Sum, Term
@@ -262,6 +263,32 @@ class DiagonalProx(StepWithMemory[Backprojection]):
             return arrived(self.term.prox(rhs / _batch.spread(curvature, rhs), 1 / curvature), at, memory)
         curvature = self.gram + _batch.spread(at.rho, rhs)
         return arrived(self.term.prox(rhs / curvature, (1 / curvature).expand_as(rhs)), at, memory)
+
+
+@dataclass(frozen=True)
+class EntrywiseProx(ExactStep):
+    """A likelihood of ``a = g w`` with weights ``g >= 0``, entry by entry, with R quadratic or an interval for each entry.
+
+    With ``R = c/2 |w - r|^2`` and ``u = (rho v + c r) / (rho + c)``, ``g w`` is the likelihood's prox at ``g u`` with the step
+    ``g^2 / (rho + c)``. The convex function of one variable has its least value on an interval at the point nearest to that.
+    """
+
+    likelihood: Likelihood
+    y: Tensor
+    weights: PerItem
+    quadratic: Quadratic
+    interval: Term
+
+    name = "closed form (one equation per entry)"
+
+    def __call__(self, v: Tensor, rho: Tensor, start: Tensor) -> Tensor:
+        """One prox of the likelihood."""
+        total = rho + self.quadratic.weight
+        u = (_batch.spread(rho, v) * v + self.quadratic.linear(v)) / _batch.spread(total, v)
+        seen = torch.as_tensor(self.weights, dtype=v.dtype, device=v.device).expand_as(v)
+        used = torch.where(seen > 0, seen, 1.0)
+        w = self.likelihood.prox(used * u, used.square() / _batch.spread(total, v), self.y) / used
+        return self.interval.prox(torch.where(seen > 0, w, u), 1.0)
 
 
 def prox_of(term: Term) -> str:

@@ -10,16 +10,22 @@ from torch import Tensor
 from genprior import _batch, _validate
 from genprior.losses.base import Loss
 from genprior.losses.exact_step import DiagonalProx, OrthogonalRows, QuadraticRows, Resolvent
-from genprior.operators import Identity, Mask, Operator
+from genprior.losses.noise import Misfit, noise_level, ones_of, selected
+from genprior.operators import Identity, Mask, Operator, weighted
 from genprior.operators.base import RowForm
 from genprior.terms import Quadratic, Term, Zero
+from genprior.terms.parameters import describe
 
 _STRAY = 1e-3
 """Share of the measurements that may lie where nothing is measured without a word."""
 
 
 class LeastSquares(Loss):
-    """``L(w) = 1/2 |A w - y|^2``; ``mu`` and ``nu`` are the extreme eigenvalues of ``A^T A``.
+    """``L(w) = 1/2 |A w - y|^2``, or ``1/2 |(A w - y)/sigma|^2`` for noise of a known standard deviation.
+
+    ``mu`` and ``nu`` are the extreme eigenvalues of ``A^T A``, of the weighted A where sigma is given. A loss with noise is
+    ``-log p(y | w)``: :meth:`misfit` says whether a signal fits the noise, ``gp.Discrepancy()`` stops there, and
+    ``gp.map_problem`` adds the generator's own latent distribution.
 
     Where A has an equivalent form with orthogonal rows (dense matrices with m <= d, masks, Hadamard, averaging), the
     residual is kept in those rotated coordinates: same value, same gradient, and the exact ADMM step becomes diagonal.
@@ -31,6 +37,9 @@ class LeastSquares(Loss):
     y
         measurements, ``(B, *operator.measurement_shape)``; for a mask with zeros where it measures nothing, as
         ``operator.measured(y)`` gives them.
+    noise
+        standard deviation sigma of the noise: a number, or a tensor of the shape of one item's measurements, of y, or
+        ``(B, 1, ..., 1)``. Of complex measurements it is that of the real and of the imaginary part. Omitted: not known, 1.
 
     Examples
     --------
@@ -38,18 +47,15 @@ class LeastSquares(Loss):
     >>> A = gp.operators.Mask(torch.tensor([True, False, True]))
     >>> gp.LeastSquares(A, torch.zeros(2, 3))(torch.ones(2, 3))
     tensor([1., 1.])
+    >>> gp.LeastSquares(A, torch.zeros(2, 3), noise=0.5).misfit(torch.ones(2, 3)).ratio
+    tensor([4., 4.])
     """
 
     sum_of_squares = True
 
-    def __init__(self, operator: Operator, y: Tensor) -> None:
-        if not isinstance(operator, Operator):
-            raise TypeError(
-                f"operator must be a genprior.operators.Operator, got {type(operator).__name__}: "
-                "wrap a matrix in operators.Dense, functions in operators.Linear"
-            )
+    def __init__(self, operator: Operator, y: Tensor, noise: float | Tensor | None = None) -> None:
         _validate.batch("y", _validate.tensor("y", y, complex_too=True), None)
-        _fit_measurements(operator, y)
+        fit_measurements(operator, y)
         if y.is_complex() and operator.complex_measurements is False:
             raise TypeError(f"y is complex ({y.dtype}), but {operator!r} gives real measurements: use y.real")
         if not y.is_complex() and operator.complex_measurements:
@@ -59,87 +65,93 @@ class LeastSquares(Loss):
         self.operator = operator
         self.y = _validate.kept("y", y)  # the caller may change theirs, and rotated copies are kept
         _warn_unmeasured(operator, self.y)
+        self.noise = None if noise is None else noise_level(noise, self.y)
+        self.whitened = operator if self.noise is None else weighted(1 / self.noise, operator)
         self.batch = y.shape[0]
         self._form: RowForm | None = None
         self._rotated: Tensor | None = None
 
+    whitened: Operator
+    """``A / sigma``: with it and ``y / sigma`` the loss is the square of a distance. A itself where no noise is given."""
+
     @property
     def form(self) -> RowForm | None:
-        """The operator's equivalent with orthogonal rows, if it has one (factorised at first use)."""
+        """The equivalent of :attr:`whitened` with orthogonal rows, if it has one (factorised at first use)."""
         if self._form is None:
-            self._form = self.operator.row_form()
+            self._form = self.whitened.row_form()
         return self._form
 
     @property
     def target(self) -> Tensor:
-        """The measurements, in rotated coordinates where :attr:`form` exists."""
+        """The measurements over sigma, in rotated coordinates where :attr:`form` exists."""
         if self._rotated is None:
-            self._rotated = self.y if self.form is None else self.form.rotate(self.y)
+            self._rotated = self._scaled(self.y) if self.form is None else self.form.rotate(self._scaled(self.y))
         return self._rotated
 
     def evaluate(self, w: Tensor) -> tuple[Tensor, Tensor]:
-        """``1/2 |A w - y|^2`` and ``A w - y`` (rotated where :attr:`form` exists)."""
+        """``1/2 |(A w - y)/sigma|^2`` and ``(A w - y)/sigma`` (rotated where :attr:`form` exists)."""
         expected = (self.batch, *(self.operator.signal_shape or w.shape[1:]))
         if w.shape != expected:
             raise ValueError(f"signals have shape {tuple(w.shape)}, expected {expected}: one signal per item of y")
-        image = self.operator(w) if self.form is None else self.form.forward(w)
+        image = self.whitened(w) if self.form is None else self.form.forward(w)
         residual = image - self.target
         return 0.5 * _batch.square(residual), residual
 
     def gradient(self, w: Tensor, residual: Tensor) -> Tensor:
-        """``A^T (A w - y)``."""
-        return self.operator.adjoint(residual) if self.form is None else self.form.adjoint(residual)
+        """``A^T (A w - y)/sigma^2``."""
+        return self.whitened.adjoint(residual) if self.form is None else self.form.adjoint(residual)
 
     def backprojection(self) -> Tensor:
-        """``A^T y``."""
-        return self.operator.adjoint(self.y)
+        """``A^T y / sigma^2``."""
+        return self.whitened.adjoint(self._scaled(self.y))
 
     def curvature(self, w: Tensor) -> tuple[Tensor, Tensor]:
-        """The extreme eigenvalues of ``A^T A``."""
-        low, high = self.operator.gram_bounds()
+        """The extreme eigenvalues of ``A^T A``, weighted."""
+        low, high = self.whitened.gram_bounds()
         return _batch.column(low, w), _batch.column(high, w)
 
     def typical_curvature(self, w: Tensor) -> Tensor:
-        """``|A w|^2 / |w|^2``; nu where that vanishes."""
-        typical = _batch.ratio(_batch.square(self.operator(w)), _batch.square(w))
-        return torch.where(typical > 0, typical, self.curvature(w)[1])
+        """``|A w / sigma|^2 / |w|^2``; nu where that vanishes."""
+        along = _batch.ratio(_batch.square(self.whitened(w)), _batch.square(w))
+        return torch.where(along > 0, along, self.curvature(w)[1])
 
     def squares(self, w: Tensor, residual: Tensor) -> Tensor:
-        """``A w - y``, in coordinates of the rows where :attr:`form` exists."""
+        """``(A w - y)/sigma``, in coordinates of the rows where :attr:`form` exists."""
         return _batch.flat(residual)
 
     def squares_jvp(self, w: Tensor, tangents: Tensor) -> Tensor:
-        """``A v``, in the same coordinates."""
-        image = self.operator if self.form is None else self.form.forward
-        if self.operator.batch is None:
+        """``A v / sigma``, in the same coordinates."""
+        image = self.whitened if self.form is None else self.form.forward
+        if self.whitened.batch is None:
             return _batch.flat(image(tangents.flatten(0, 1))).reshape(*tangents.shape[:2], -1)
         return torch.stack([_batch.flat(image(v)) for v in tangents])
 
     def exact_step(self, term: Term) -> OrthogonalRows | QuadraticRows | Resolvent | DiagonalProx | None:
         """In closed form where R is zero or quadratic, where A is the identity, and where A is a mask and R separable."""
-        method, quadratic = self.operator.resolvent_method, Quadratic.of(term)
+        method, quadratic = self.whitened.resolvent_method, Quadratic.of(term)
         if isinstance(term, Zero) and self.form is not None:
             return OrthogonalRows(self.form, method)
         if term.as_quadratic() is not None:
             if self.form is None:
-                return Resolvent(self.operator, self.y, quadratic)
+                return Resolvent(self.whitened, self._scaled(self.y), quadratic)
             return QuadraticRows(self.form, self.target, quadratic, method)
-        if isinstance(self.operator, Identity):
-            return DiagonalProx(term, self.operator, self.y, 1.0)
-        if isinstance(self.operator, Mask) and term.separable and self.form is not None:
-            return DiagonalProx(term, self.operator, self.y, self.form.gram)
+        if not isinstance(self.operator, Identity | Mask) or self.form is None:
+            return None
+        gram = self.form.gram
+        if term.separable or not isinstance(gram, Tensor):
+            return DiagonalProx(term, self.whitened, self._scaled(self.y), gram)
         return None
 
     def bound(self, signal_shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> LeastSquares:
         """The loss with an operator that knows its shapes and its place, for an ``operators.Linear`` made without them."""
         operator = self.operator.bound(signal_shape, device, dtype)
-        return self if operator is self.operator else LeastSquares(operator, self.y)
+        return self if operator is self.operator else LeastSquares(operator, self.y, self.noise)
 
     def start_scores(self, signals: Tensor, items: int) -> Tensor:
         """The loss, for all pairs at once where the items share the operator."""
-        if self.operator.batch is not None:
+        if self.whitened.batch is not None:
             return super().start_scores(signals, items)
-        seen = self.operator(signals) if self.form is None else self.form.forward(signals)
+        seen = self.whitened(signals) if self.form is None else self.form.forward(signals)
         return 0.5 * _batch.distances(self.target, seen).square()
 
     def observed(self) -> tuple[Operator, Tensor]:
@@ -147,11 +159,22 @@ class LeastSquares(Loss):
         return self.operator, self.y
 
     def relative_residual(self, value: Tensor) -> Tensor:
-        """``|A w - y| / |y|`` per item from the loss's value."""
-        return (2 * value).sqrt() / _batch.norm(self.y)
+        """``|A w - y| / |y|`` per item from the loss's value; both over sigma, where that differs between measurements."""
+        return (2 * value).sqrt() / _batch.norm(self._scaled(self.y))
+
+    def misfit(self, w: Tensor) -> Misfit | None:
+        """``|(A w - y)/sigma|^2``, and the number of measurements (complex ones count twice)."""
+        if self.noise is None:
+            return None
+        measured = ones_of(self.operator.measured(torch.ones_like(self.y)))
+        return Misfit(2 * self(w), 2 * measured if self.y.is_complex() else measured)
 
     def __repr__(self) -> str:
-        return f"LeastSquares({self.operator!r}, y {tuple(self.y.shape)})"
+        noise = "" if self.noise is None else f", noise={describe(self.noise)}"
+        return f"LeastSquares({self.operator!r}, y {tuple(self.y.shape)}{noise})"
+
+    def _scaled(self, y: Tensor) -> Tensor:
+        return y if self.noise is None else y / self.noise
 
     def __getstate__(self) -> dict[str, object]:
         """What is pickled: the row form is made of functions and comes back at first use."""
@@ -162,7 +185,9 @@ class LeastSquares(Loss):
         part = LeastSquares.__new__(LeastSquares)
         part.operator = self.operator.rows(index)
         part.y, part.batch = self.y[index], len(index)
-        shared = part.operator is self.operator
+        part.noise = None if self.noise is None else selected(self.noise, index)
+        part.whitened = part.operator if self.noise is None else self.whitened.rows(index)
+        shared = part.whitened is self.whitened
         part._form = self._form if shared else None
         # Rotated as a whole: rounding must not depend on which rows are asked for.
         part._rotated = self.target[index] if shared else None
@@ -187,7 +212,13 @@ def _warn_unmeasured(operator: Operator, y: Tensor) -> None:
         )
 
 
-def _fit_measurements(operator: Operator, y: Tensor) -> None:
+def fit_measurements(operator: Operator, y: Tensor) -> None:
+    """Check that the operator is one, and that y has the shape of its measurements."""
+    if not isinstance(operator, Operator):
+        raise TypeError(
+            f"operator must be a genprior.operators.Operator, got {type(operator).__name__}: "
+            "wrap a matrix in operators.Dense, functions in operators.Linear"
+        )
     expected = operator.measurement_shape
     if expected is not None and tuple(y.shape[1:]) != tuple(expected):
         if tuple(y.shape) == tuple(expected):

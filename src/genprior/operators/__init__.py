@@ -24,6 +24,7 @@ from genprior.operators.hadamard import SubsampledHadamard
 from genprior.operators.krylov import CGResult, conjugate_gradient
 from genprior.operators.linear import Linear
 from genprior.operators.stack import Stack
+from genprior.operators.weighted import Weighted, weighted
 
 if TYPE_CHECKING:
     from genprior.bridges.deepinv_operator import DeepinvOperator, from_deepinv
@@ -48,8 +49,10 @@ __all__ = [
     "SubsampledHadamard",
     "Sum",
     "Transpose",
+    "Weighted",
     "conjugate_gradient",
     "from_deepinv",
+    "weighted",
 ]
 
 

@@ -39,6 +39,16 @@ class RowForm:
     rotate: Callable[[Tensor], Tensor]
     unrotate: Callable[[Tensor], Tensor] | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether ``A'`` is A itself: rows that are orthogonal as they are."""
+        return self.rotate is unrotated
+
+
+def unrotated(y: Tensor) -> Tensor:
+    """``y``: the rotation of operators whose rows are orthogonal as they are."""
+    return y
+
 
 class Operator(ABC):
     """A linear map ``A`` from real signals ``(B, *signal_shape)`` to measurements ``(B, *measurement_shape)``.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from genprior import _validate
-from genprior.operators.base import Operator, RowForm, check_real
+from genprior.operators.base import Operator, RowForm, check_real, unrotated
 from genprior.operators.gram import GramForm
 
 
@@ -37,7 +37,7 @@ class Identity(Operator):
 
     def row_form(self) -> RowForm:
         """Itself, with ``gram = 1``."""
-        return RowForm(_same, _same, 1.0, _same, _same)
+        return RowForm(unrotated, unrotated, 1.0, unrotated, unrotated)
 
     def _forward(self, x: Tensor) -> Tensor:
         return x.clone()  # noise added to A(x) in place must not change x
@@ -93,7 +93,7 @@ class Mask(Operator):
 
     def row_form(self) -> RowForm:
         """Itself, with ``gram = mask^2``."""
-        return RowForm(self._forward, self._adjoint, self._weights**2, _same, _same)
+        return RowForm(self._forward, self._adjoint, self._weights**2, unrotated, unrotated)
 
     def measured(self, y: Tensor) -> Tensor:
         """``y`` with zeros where the mask is zero."""
@@ -107,10 +107,6 @@ class Mask(Operator):
 
     def _map_tensors(self, change: Callable[[Tensor], Tensor]) -> None:
         self._weights = change(self._weights)
-
-
-def _same(y: Tensor) -> Tensor:
-    return y
 
 
 def _weights(mask: Tensor, dtype: torch.dtype | None) -> Tensor:

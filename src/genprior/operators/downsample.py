@@ -10,7 +10,7 @@ from torch import Tensor
 from genprior import _validate
 from genprior._axes import spatial_dims, times
 from genprior._batch import PerItem
-from genprior.operators.base import Operator, RowForm, orthogonal_rows_resolvent
+from genprior.operators.base import Operator, RowForm, orthogonal_rows_resolvent, unrotated
 from genprior.operators.gram import GramForm
 
 
@@ -65,7 +65,7 @@ class Downsample(Operator):
 
     def row_form(self) -> RowForm:
         """Itself, with ``gram = 1 / factor^dims``."""
-        return RowForm(self._forward, self._adjoint, 1 / self._block, lambda y: y, lambda y: y)
+        return RowForm(self._forward, self._adjoint, 1 / self._block, unrotated, unrotated)
 
     def _forward(self, x: Tensor) -> Tensor:
         blocks = x.reshape(len(x), *self._blocks)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from genprior import _validate
 from genprior._batch import PerItem
-from genprior.operators.base import Operator, RowForm, check_real, orthogonal_rows_resolvent
+from genprior.operators.base import Operator, RowForm, check_real, orthogonal_rows_resolvent, unrotated
 from genprior.operators.gram import GramForm
 
 LARGEST_FACTOR_BITS = 5
@@ -80,7 +80,7 @@ class SubsampledHadamard(Operator):
 
     def row_form(self) -> RowForm:
         """Itself, with ``gram = d / m``."""
-        return RowForm(self._forward, self._adjoint, self._gram, lambda y: y, lambda y: y)
+        return RowForm(self._forward, self._adjoint, self._gram, unrotated, unrotated)
 
     def _forward(self, x: Tensor) -> Tensor:
         x = x.reshape(len(x), -1)

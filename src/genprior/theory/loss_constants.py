@@ -18,6 +18,7 @@ from genprior.operators import (
     Gaussian,
     Identity,
     Mask,
+    Scaled,
     SubsampledFourier,
     SubsampledHadamard,
 )
@@ -85,7 +86,7 @@ def loss_constants(
     with torch.no_grad():
         x = torch.cat([generator(part) for part in _batch.pieces(z, 64)])
         low, high, pairs = _secants(problem.loss, x)
-        if isinstance(problem.loss, LeastSquares) and problem.loss.operator.batch is None and tangents:
+        if isinstance(problem.loss, LeastSquares) and problem.loss.whitened.batch is None and tangents:
             values = torch.cat([_tangents(generator, problem.loss, one) for one in _batch.pieces(z[:tangents], 1)])
             low, high = min(low, float(values.min())), max(high, float(values.max()))
             said = f"{pairs} secants, all tangents at {min(tangents, points)} points"
@@ -101,7 +102,7 @@ def loss_constants(
 def _curvature(loss: Loss, w: Tensor) -> tuple[Tensor, Tensor]:
     """``mu`` and ``nu`` per item; computed eigenvalues are moved outwards by their round-off, and tiny ones are zero."""
     low, high = (value.cpu().double() for value in loss.curvature(w))  # not every device has float64
-    if not (type(loss) is LeastSquares and type(loss.operator) in _COMPUTED):
+    if not (type(loss) is LeastSquares and _type_of(loss) in _COMPUTED):
         return low, high
     error = w[0].numel() * torch.finfo(w.dtype).eps * high
     return torch.where(low > 10 * error, low - error, 0.0), high + error
@@ -112,14 +113,20 @@ def source_of(loss: Loss) -> tuple[bool, str]:
     if type(loss) is SquaredDistance:
         return True, "mu = nu = 2 weight"
     if type(loss) is LeastSquares:
-        if type(loss.operator) in _EXACT:
+        kind = _type_of(loss)
+        if kind in _EXACT:
             return True, "extreme eigenvalues of A^T A, known"
-        if type(loss.operator) in _COMPUTED:
+        if kind in _COMPUTED:
             return True, "extreme eigenvalues of A^T A, computed, with an allowance for round-off"
-        return False, f"estimated for {type(loss.operator).__name__}: nu by Lanczos, mu taken as 0"
+        return False, f"estimated for {kind.__name__}: nu by Lanczos, mu taken as 0"
     if type(loss) is EmpiricalRisk and loss.smoothness is not None:
         return True, GIVEN
     return False, "estimated at a few points"
+
+
+def _type_of(loss: LeastSquares) -> type:
+    """The type of its operator, to which a noise level that is one number only adds a factor."""
+    return type(loss.whitened.operator if type(loss.whitened) is Scaled else loss.whitened)
 
 
 def _like(problem: Problem, x: Tensor) -> Tensor:
@@ -129,7 +136,7 @@ def _like(problem: Problem, x: Tensor) -> Tensor:
 
 def _items(loss: Loss) -> int:
     """Number of items to evaluate: one if their divergences are all the same."""
-    shared = isinstance(loss, LeastSquares) and loss.operator.batch is None
+    shared = isinstance(loss, LeastSquares) and loss.whitened.batch is None
     return 1 if shared else min(loss.batch or 1, _ITEMS)
 
 
@@ -154,7 +161,7 @@ def _bregman_ratio(loss: Loss, a: Tensor, b: Tensor) -> Tensor:
     if type(loss) is SquaredDistance:
         return 2 * _batch.column(loss.weight, a)
     if isinstance(loss, LeastSquares):  # D_L = 1/2 |A (a - b)|^2, without cancellation
-        image = loss.operator(a - b)
+        image = loss.whitened(a - b)
         ratio: Tensor = _batch.square(image) / _batch.square(a - b)
         return ratio
     value, residual = loss.evaluate(b)
@@ -170,6 +177,6 @@ def _tangents(generator: Generator, loss: LeastSquares, z: Tensor) -> Tensor:
     basis = u[:, s > _FLAT * s[0]].T.to(z).reshape(-1, *generator.signal_shape)
     if not len(basis):  # DG is zero here
         return torch.zeros(1, dtype=torch.float64, device="cpu")
-    images = torch.cat([_batch.flat(loss.operator(part)) for part in _batch.pieces(basis, 64)]).cpu().double()
+    images = torch.cat([_batch.flat(loss.whitened(part)) for part in _batch.pieces(basis, 64)]).cpu().double()
     values: Tensor = torch.linalg.eigvalsh(images @ images.T).clamp_min(0)
     return values

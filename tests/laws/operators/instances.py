@@ -108,6 +108,16 @@ def linear(name, make, matrix):
     return Instance(name, make, lambda _: matrix.numpy(), exact_bounds=False)
 
 
+def weighted(name, weights, part, method="conjugate gradient", **facts):
+    """``diag(weights) A`` with the weights of one item, or of each."""
+
+    def matrix(_):
+        rows = weights.numpy().reshape(len(weights), -1, 1) if len(weights) == ITEMS else weights.numpy().reshape(-1, 1)
+        return rows * known(part)
+
+    return Instance(name, lambda: ops.Weighted(weights, part.make()), matrix, method, **facts)
+
+
 def composed(name, outer, inner):
     def matrix(_):
         return outer.matrix(outer.make()) @ inner.matrix(inner.make())
@@ -173,8 +183,14 @@ MANY_MASKS = mask("mask per item, broadcast", coin(ITEMS, 4, 6, seed=5)[:, None]
 
 MIX = composed("per item mask after blur", MANY_MASKS, SMOOTH)
 
+POSITIVE = 0.2 + random(ITEMS, 4, seed=6).abs()
 INSTANCES = [
     Instance("identity", lambda: ops.Identity((2, 3)), lambda _: np.eye(6), "diagonal", True),
+    weighted("weighted matrix", POSITIVE[0], dense("", random(4, 7)), "thin SVD", row_form=True),
+    weighted("weighted tall matrix", 0.2 + random(7, seed=3).abs(), dense("", random(7, 4)), "thin SVD"),
+    weighted("weighted matrix per item", POSITIVE, dense("", random(4, 7)), exact_bounds=False),
+    weighted("weighted means", POSITIVE, downsample(2, (8,), 1), "orthogonal rows", row_form=True),
+    weighted("weighted fourier", 0.2 + random(7, seed=5).abs(), fourier("", 3, (7,), 1), exact_bounds=False),
     dense("dense m<d", WIDE),
     dense("dense m<d image", WIDE, (1, 3, 4)),
     dense("dense m=d", random(7, 7)),

@@ -10,6 +10,8 @@ L and R                                         method
 ``LeastSquares``, R zero or quadratic           the operator's resolvent (SVD, FFT, or CG)
 ``SquaredDistance`` or none, any R              one prox of R
 ``LeastSquares`` with a mask, separable R       one prox of R with a step per coordinate
+a likelihood with a mask or the identity,       one equation per entry
+R zero, quadratic or an interval per entry
 anything else                                   inner accelerated proximal gradient, with a tolerance
 ==============================================  ==============================================================
 """
@@ -28,6 +30,8 @@ from genprior.problem import Problem
 
 _LEAST = 1e-3
 """Where the estimate of nu is 0, because L is flat at the start, backtracking begins at this multiple of rho."""
+_SINKS = 0.9
+"""Factor on an estimate of nu above the stated one after a step that it allowed, once an item met the border of a domain."""
 _MOST_OF_TIME = 0.25
 """Share of the rest of a limited run that one w step may take."""
 Memory = object
@@ -42,6 +46,8 @@ class InnerMemory:
     """Relative residual reached in the last step: the error that it adds to the residual in w."""
     smoothness: Tensor
     """That of L, as found by backtracking."""
+    stated: Tensor
+    """That of L at the start, as the loss states it."""
 
     def error(self, nu: Tensor, rho: Tensor, size: Tensor, dual_norm: Tensor) -> Tensor:
         """The residual itself, for a signal of norm ``size`` and a multiplier of norm ``dual_norm``."""
@@ -84,7 +90,7 @@ class Inner(StepWithMemory[InnerMemory]):
     def start(self, x: Tensor, residual: Tensor) -> InnerMemory:
         """No residual yet, and the smoothness that the loss states."""
         nu = self.problem.loss.curvature(x)[1]
-        return InnerMemory(torch.zeros_like(nu), nu)
+        return InnerMemory(torch.zeros_like(nu), nu, nu)
 
     def advance(self, at: Split, memory: InnerMemory) -> Stepped[InnerMemory]:
         """Inner iterations up to the tolerance."""
@@ -95,10 +101,11 @@ class Inner(StepWithMemory[InnerMemory]):
             centre=at.x,
             rho=at.rho,
             smoothness=memory.smoothness,
+            least=memory.stated,
             tolerance=self.tolerance,
             max_iterations=self.max_iterations,
         )
-        return arrived(solution.w, at, InnerMemory(solution.residual, solution.smoothness))
+        return arrived(solution.w, at, InnerMemory(solution.residual, solution.smoothness, memory.stated))
 
 
 class InnerSolution(NamedTuple):
@@ -122,29 +129,41 @@ def inner_proximal_gradient(
     smoothness: Tensor,
     tolerance: float,
     max_iterations: int,
+    least: Tensor | None = None,
 ) -> InnerSolution:
     """Minimise ``L(w) + R(w) + <w, lam> + rho/2 |w - centre|^2`` by accelerated proximal gradient.
 
     The smooth part ``s`` is at least rho-strongly convex, so the momentum is the constant one of Nesterov's scheme with
     curvature ratio ``q = rho/(nu + rho)``, restarted for an item whenever it points uphill. The step ``1/(nu + rho)`` is
-    checked by the descent inequality and nu doubled where it fails. An item stops when the prox-gradient residual
-    relative to ``(nu + rho) |w| + |lam|`` is below the tolerance; its row is then fixed, so that batches equal single runs.
+    checked by the descent inequality and nu doubled where it fails; where it holds for an item that has left the domain
+    of L, nu sinks again, to ``least`` at most, because L is steeper at the border than within. An item stops when the
+    prox-gradient residual relative to ``(nu + rho) |w| + |lam|`` is below the tolerance; its row is then fixed, so that
+    batches equal single runs.
     """
     w, v, nu = start, start, smoothness
+    least = smoothness if least is None else least
     residual = torch.full_like(rho, torch.inf)
     iterations = torch.zeros_like(rho)
-    active = torch.ones_like(rho, dtype=torch.bool)
+    active, bordered = torch.ones_like(rho, dtype=torch.bool), torch.zeros_like(rho, dtype=torch.bool)
     over = _clock.allowance(_MOST_OF_TIME)
     for _ in range(max_iterations):
         value, aux = problem.loss.evaluate(v)
+        outside = active & ~value.isfinite()
+        bordered = bordered | outside
+        if bool(outside.any()):  # momentum may leave the domain of L
+            v = torch.where(_batch.spread(outside, v), w, v)
+            value, aux = problem.loss.evaluate(v)
         slope = problem.loss.gradient(v, aux)
         gradient = slope + lam + _batch.spread(rho, v) * (v - centre)
         length = nu + rho
         candidate = problem.on_signal.prox(v - gradient / _batch.spread(length, v), 1 / length)
         move = candidate - v
-        rises = _rises(problem, candidate, value, slope, move, nu)
+        there = problem.loss(candidate)
+        rises = _rises(there, candidate, value, slope, move, nu)
+        bordered = bordered | there.isinf()
         grown = torch.where(active & rises, torch.maximum(2 * nu, _LEAST * rho), nu)
         accepted = active & ~rises
+        grown = torch.where(accepted & bordered, torch.maximum(_SINKS * nu, torch.minimum(least, nu)), grown)
         reached = length * _batch.norm(move)
         scale = length * _batch.norm(candidate) + _batch.norm(lam)
         residual = torch.where(accepted, _batch.ratio(reached, scale), residual)
@@ -161,7 +180,7 @@ def inner_proximal_gradient(
     return InnerSolution(w, residual, nu, iterations)
 
 
-def _rises(problem: Problem, candidate: Tensor, value: Tensor, slope: Tensor, move: Tensor, nu: Tensor) -> Tensor:
+def _rises(there: Tensor, candidate: Tensor, value: Tensor, slope: Tensor, move: Tensor, nu: Tensor) -> Tensor:
     """Where ``L(candidate) > L(v) + <grad L(v), move> + nu/2 |move|^2``, up to rounding: nu is too small there.
 
     Rounding w by eps changes L by about ``eps |grad L| |w| <= eps sqrt(2 nu L) |w|``, for least squares and alike: without
@@ -169,4 +188,4 @@ def _rises(problem: Problem, candidate: Tensor, value: Tensor, slope: Tensor, mo
     """
     bound = value + _batch.dot(slope, move) + 0.5 * nu * _batch.square(move)
     size = value.abs() + _batch.dot(slope.abs(), move.abs()) + (2 * nu * value.abs()).sqrt() * _batch.norm(candidate)
-    return problem.loss(candidate) > bound + 10 * torch.finfo(value.dtype).eps * size
+    return there > bound + 10 * torch.finfo(value.dtype).eps * size
