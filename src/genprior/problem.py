@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from genprior import _batch, _random, _validate
 from genprior._batch import PerItem
+from genprior._blocks import Block
 from genprior.generators import Generator, Joint, Passes
 from genprior.generators.deviating import Deviating
 from genprior.losses import LeastSquares, Loss, NoLoss, SquaredDistance
@@ -97,6 +98,8 @@ class Problem:
         on_latent = Zero() if on_latent is None else on_latent
         self.on_latent = _of_blocks(generator, on_latent) if isinstance(on_latent, Mapping) else on_latent
         self._check_types()
+        if generator.signal_blocks is not None:
+            self.loss, self.on_signal = self._of_signal_blocks(generator.signal_blocks)
         self.loss = self.loss.bound(generator.signal_shape, generator.device, generator.dtype)
         self.loss.check(generator.signal_shape, generator.device, generator.dtype)
         self.on_signal.check("on_signal", generator.signal_shape, generator.device, generator.dtype)
@@ -118,6 +121,12 @@ class Problem:
         if isinstance(term, Zero):
             raise ValueError(
                 "deviation has the weight 0: the deviation alone would fit anything. Give a weight above 0"
+            )
+        if within.signal_blocks is not None:
+            names = ", ".join(block.name for block in within.signal_blocks[1:])
+            raise ValueError(
+                f"deviation works only with a generator without parameters, got one with {names}: leave the deviation out, or "
+                "find the parameters first and give them to the forward model"
             )
         generator = Deviating(within, basis)
         term.check("deviation", generator.coefficient_shape, generator.device, generator.dtype)
@@ -146,6 +155,11 @@ class Problem:
     def latents(self, z: Tensor) -> Tensor:
         """The problem's latents that stand for latents z of G: z itself, or with a deviation of zero beside it."""
         return self.generator.lifted(z) if isinstance(self.generator, Deviating) else z
+
+    def _of_signal_blocks(self, blocks: tuple[Block, ...]) -> tuple[Loss, Term]:
+        """Loss and R for flat signals that hold parameters, too: R is a term on the signal proper."""
+        term, rest = self.on_signal, [Zero() for _ in blocks[1:]]
+        return self.loss.of_blocks(blocks), term if isinstance(term, Zero) else Blocks((term, *rest), blocks)
 
     def counting(self, passes: Passes) -> Problem:
         """The same problem whose passes through G are counted and limited by ``passes``, those of a run."""

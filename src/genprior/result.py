@@ -103,7 +103,7 @@ class Result:
     fading_dual: bool = False
     """Whether the method's dual step decays, possibly before the primal residual has vanished."""
     residual: Tensor | None = None
-    """``|A x - y| / |y|`` at the signal x, where the loss is a LeastSquares or SquaredDistance; else None."""
+    """``|A x - y| / |y|`` at the signal x, ``|f(x) - y| / |y|`` with a NonLinear loss; None where the loss has no residual."""
     misfit: Misfit | None = None
     """``|(A x - y)/sigma|^2`` beside its expectation, where the loss knows the noise: a ``misfit.ratio`` about 1 fits it."""
     deviation: Tensor | None = None
@@ -112,6 +112,8 @@ class Result:
     """The coefficients v of the deviation in its basis."""
     deviation_weight: Tensor | None = None
     """The weight on the deviation that was chosen for each item; None where it was given."""
+    parameters: dict[str, Tensor] | None = None
+    """By name, what was found for the parameters of :meth:`Generator.with_parameters`, ``(B, *shape)``; else None."""
 
     @property
     def in_range(self) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from genprior import _validate
+from genprior._blocks import Block
 from genprior._renamed import renamed, warn_renamed
 from genprior.generators.alias import contents_of, follow, frozen_alias, place_of, places_of
 from genprior.generators.derivatives import MODULE, Evaluation, Linearised, OnlyGradients, jacobian, pushed
@@ -59,6 +60,8 @@ class Generator:
     ``forwards`` and ``backwards`` count the batched passes made through this object; those of a run are counted by its
     result. ``speedups``: what :meth:`faster` did; ``no_jacobian``: why the module has no Jacobian, once known.
 
+    ``signal_blocks``: where the signal and the parameters stand in flat signals, see :meth:`with_parameters`; else None.
+
     Examples
     --------
     >>> import torch, genprior as gp
@@ -101,6 +104,7 @@ class Generator:
                 "module is on the meta device, so it has no weights: move it with module.to_empty and load weights"
             )
         self.speedups: tuple[str, ...] = ()
+        self.signal_blocks: tuple[Block, ...] | None = None
         self.passes = Passes()
         self._given = None if preconditioner is None else self._checked_preconditioner(preconditioner)
         self._given_for = "" if preconditioner is None else contents_of(self.module)
@@ -204,8 +208,9 @@ class Generator:
         """The generator whose latent has parameters beside z, such as those of a forward model that is not quite known.
 
         Each is given by its distribution, one number, or by a distribution and a shape. The latents are flat, with the
-        distribution ``Joint(z=..., ...)``; the signal depends on z alone, and a loss reads the parameters:
-        ``G.latent.split(z)``.
+        distribution ``Joint(z=..., ...)``, and so are the signals: ``G(z)``, and behind it the parameters. The loss is a
+        :class:`NonLinear` with ``forward(signals, *parameters)``; a term on the signal is one on ``G(z)`` alone; a result has the
+        signal proper as ``result.signal`` and the parameters by name in ``result.parameters``.
 
         Examples
         --------
@@ -217,16 +222,14 @@ class Generator:
         """
         if "z" in parameters:
             raise ValueError("a parameter may not be named z, which is the latent of the generator: give another name")
+        if not parameters:
+            raise ValueError("with_parameters needs at least one parameter: G.with_parameters(width=gp.Uniform(1, 3))")
         latent = Joint(z=(self.latent, self.latent_shape), **parameters)
-        return Generator(
-            WithParameters(self.original, latent),
-            latent.size,
-            self.signal_shape,
-            latent=latent,
-            signal_range=self.signal_range,
-            device=self.device,
-            dtype=self.dtype,
-        )
+        module = WithParameters(self.original, latent)
+        blocks = module.signal_blocks(self.signal_shape)
+        other = Generator(module, latent.size, blocks[-1].end, latent=latent, device=self.device, dtype=self.dtype)
+        other.signal_blocks = blocks
+        return other
 
     def evaluate(self, z: Tensor, *, graph: bool = True) -> Evaluation:
         """``G(z)``, with its graph kept for one later backward pass if wanted."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -118,7 +118,10 @@ class Joint(LatentDistribution):
 
 
 class WithParameters(nn.Module):
-    """A generator's module on the block ``z`` of a joint latent."""
+    """A generator's module on the block ``z`` of a joint latent; the entries of the parameters are passed on.
+
+    Its signal is flat: ``G(z)``, and behind it the parameters, each in its own unit, as in the latent.
+    """
 
     def __init__(self, module: nn.Module, latent: Joint) -> None:
         super().__init__()
@@ -126,9 +129,15 @@ class WithParameters(nn.Module):
         self.latent = latent
 
     def forward(self, latent: Tensor) -> Tensor:
-        """``G(z)``."""
-        x: Tensor = self.module(self.latent.split(latent)["z"])
-        return x
+        """``(G(z), parameters)``."""
+        z, *_ = self.latent.blocks(latent.shape[1])
+        return torch.cat([self.module(z.taken(latent)).flatten(1), latent[:, z.end :]], dim=1)
+
+    def signal_blocks(self, signal_shape: tuple[int, ...]) -> tuple[Block, ...]:
+        """Where the signal and the parameters stand in the flat signal."""
+        z, *parameters = self.latent.blocks(self.latent.size)
+        shift = math.prod(signal_shape) - z.end
+        return (Block("signal", 0, signal_shape), *(replace(each, begin=each.begin + shift) for each in parameters))
 
 
 def _part(name: str, given: Part, *, first: bool) -> tuple[str, LatentDistribution, tuple[int, ...] | None]:

@@ -196,10 +196,15 @@ class Run(Generic[S]):
         if isinstance(generator, Deviating):
             (z, coefficients), minima = generator.split(whole.z), replace(minima, z=generator.split(minima.z)[0])
             deviation = generator.deviation(coefficients)
+        signal, w, parameters = whole.x, whole.w, None
+        if (blocks := generator.signal_blocks) is not None:
+            own, *others = blocks
+            parameters = {block.name: block.taken(signal) for block in others}
+            signal, w, minima = own.taken(signal), own.taken(w), replace(minima, x=own.taken(minima.x))
         return Result(
-            signal=whole.x,
+            signal=signal,
             z=z,
-            w=whole.w,
+            w=w,
             objective=whole.objective,
             primal_residual=whole.primal_residual,
             stationarity=whole.stationarity,
@@ -225,6 +230,7 @@ class Run(Generic[S]):
             misfit=self.problem.loss.misfit(whole.x),
             deviation=deviation,
             coefficients=coefficients,
+            parameters=parameters,
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from genprior._blocks import Block
 from genprior.losses.exact_step import Prox, StepWithMemory
 from genprior.losses.noise import Misfit
 from genprior.operators import Operator
@@ -54,6 +55,13 @@ class Loss(ABC):
     @abstractmethod
     def rows(self, index: Tensor) -> Loss:
         """The loss of the selected items."""
+
+    def of_blocks(self, blocks: tuple[Block, ...]) -> Loss:
+        """The loss for the flat signals of a generator with parameters; only :class:`NonLinear` knows them."""
+        raise TypeError(
+            f"the generator has parameters, but the loss is a {type(self).__name__}, which does not know them: give "
+            f"gp.NonLinear(forward, y), with forward(signals, {', '.join(block.name for block in blocks[1:])})"
+        )
 
     def check_samples(self, draw: Draw) -> None:
         """Raise a clear error if the loss cannot work at samples of the generator: ``draw(n)`` gives n of its signals."""

@@ -33,9 +33,10 @@ def check_forward(loss: NonLinear, draw: Draw) -> None:
 
 
 def _called(loss: NonLinear, signals: Tensor) -> Tensor:
-    how = _AS.format("signals" + ", *parameters" * bool(loss.parameters))
+    unknown = () if loss.blocks is None else [block.name for block in loss.blocks[1:]]
+    how = _AS.format(", ".join(["signals", *unknown, *["*parameters"] * bool(loss.parameters)]))
     try:
-        image = loss.forward(signals, *loss.parameters)
+        image = loss.measured(signals)
     except Exception as problem:  # users' code may raise anything
         fix = ""
         if "numpy()" in str(problem):

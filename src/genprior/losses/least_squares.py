@@ -111,12 +111,12 @@ class LeastSquares(Loss):
         return _batch.column(low, w), _batch.column(high, w)
 
     def typical_curvature(self, w: Tensor) -> Tensor:
-        """``|A w / sigma|^2 / |w|^2``."""
+        """``|A w / sigma|^2 / |w|^2``; nu where that vanishes."""
         along = _batch.ratio(_batch.square(self.whitened(w)), _batch.square(w))
         return torch.where(along > 0, along, self.curvature(w)[1])
 
     def squares(self, w: Tensor, residual: Tensor) -> Tensor:
-        """``(A w - y) / sigma``, in coordinates of the rows where :attr:`form` exists."""
+        """``(A w - y)/sigma``, in coordinates of the rows where :attr:`form` exists."""
         return _batch.flat(residual)
 
     def squares_jvp(self, w: Tensor, tangents: Tensor) -> Tensor:
