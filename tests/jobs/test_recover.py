@@ -24,6 +24,7 @@ from genprior.jobs.recover import recover
 from genprior.loop.solve import solve
 from genprior.models.foreign import open_generator
 from genprior.operators.parse import parse_operator
+from genprior.prior import WIDEN
 from genprior.solvers.registry import SOLVERS, solver_named
 from tests.jobs.records import recorded
 
@@ -105,6 +106,52 @@ def test_norms_meet_a_convex_solver(job, model, tmp_path, loss, norm):
     other = job("linear", inputs=done.inputs, operator="identity", loss=wrong, simulate=False, out=tmp_path / "other")
     recover(other)
     assert not np.allclose(signals(done, "noisy.npy"), signals(other, "noisy.npy"), atol=0.02)
+
+
+def noisy_measurements(tmp_path, made, sigma=0.2):
+    operator = parse_operator("gaussian:m=24,seed=1", (1, 8, 8))
+    y = operator(torch.from_numpy(np.load(made)))
+    y = y + sigma * torch.randn(y.shape, generator=torch.Generator().manual_seed(5))
+    np.save(tmp_path / "y.npy", y.numpy())
+    return operator, y.double().numpy(), (str(tmp_path / "y.npy"),)
+
+
+def test_a_noise_level_weighs_the_prior(job, model, tmp_path, made):
+    sigma = 0.2
+    operator, y, inputs = noisy_measurements(tmp_path, made, sigma)
+    done = job("linear", inputs=inputs, simulate=False, noise_level=sigma, steps=200)
+    document, G = result_of(done), open_generator(f"{model}:linear")
+    layer, A = G.module[0], operator.dense().double().numpy()
+    W, b = A @ layer.weight.detach().double().numpy() / sigma, (y - A @ layer.bias.detach().double().numpy()) / sigma
+    z = np.linalg.solve(W.T @ W + np.eye(W.shape[1]) / (WIDEN * G.latent.spread) ** 2, W.T @ b.T).T
+    expected = z @ layer.weight.detach().double().numpy().T + layer.bias.detach().double().numpy()
+    assert np.allclose(signals(done, "y.npy").reshape(len(y), -1), expected, atol=2e-3)
+    misfit = np.square((y - signals(done, "y.npy").reshape(len(y), -1) @ A.T) / sigma).mean(axis=1)
+    assert np.allclose([item["misfit"] for item in document["items"]], misfit, rtol=1e-3)
+    assert document["summary"]["median_misfit"] == pytest.approx(np.median(misfit), rel=1e-3)
+    assert document["summary"]["median_noise_estimate"] is None
+    text = (done.out / "report.html").read_text()
+    assert "median misfit" in text and "noise level, given" in text
+
+
+def test_a_noise_level_that_is_not_given_is_estimated(job, tmp_path, made):
+    _, y, inputs = noisy_measurements(tmp_path, made)
+    done = job("linear", inputs=inputs, simulate=False, steps=200)
+    document = result_of(done)
+    found = [item["noise_estimate"] for item in document["items"]]
+    residual = np.array([item["residual"] for item in document["items"]]) * np.linalg.norm(y, axis=1)
+    assert np.allclose(found, residual / np.sqrt(24 - 3), rtol=1e-3)
+    assert document["summary"]["median_misfit"] is None
+    assert "what the generator cannot make counts too" in (done.out / "report.html").read_text()
+    few = result_of(job("linear", out=tmp_path / "few", operator="gaussian:m=6,seed=1", simulate=True))
+    assert few["summary"]["median_noise_estimate"] is None and "noise_estimate" not in few["items"][0]
+
+
+def test_a_simulation_adds_the_noise_level(job, tmp_path):
+    one = result_of(job("linear", noise_level=0.3))
+    two = result_of(job("linear", noise=0.3, noise_level=0.3, out=tmp_path / "two"))
+    assert [item["noise"] for item in one["items"]] == [item["noise"] for item in two["items"]]
+    assert one["items"][0]["residual"] == two["items"][0]["residual"] > 0.01
 
 
 def test_latent_ball_and_box(job, model, tmp_path, made):
