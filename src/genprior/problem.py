@@ -152,9 +152,9 @@ class Problem:
         part.chooses_weight, part.batch = False, len(weight)
         return part
 
-    def latents(self, z: Tensor) -> Tensor:
-        """The problem's latents that stand for latents z of G: z itself, or with a deviation of zero beside it."""
-        return self.generator.lifted(z) if isinstance(self.generator, Deviating) else z
+    def latents(self, z: Tensor, coefficients: Tensor | None = None) -> Tensor:
+        """The problem's latents that stand for latents z of G: z itself, or with a deviation, by default zero, beside it."""
+        return self.generator.lifted(z, coefficients) if isinstance(self.generator, Deviating) else z
 
     def _of_signal_blocks(self, blocks: tuple[Block, ...]) -> tuple[Loss, Term]:
         """Loss and R for flat signals that hold parameters, too: R is a term on the signal proper."""

@@ -12,7 +12,7 @@ from torch import nn
 
 import genprior as gp
 from genprior.generators.deviating import Deviating
-from genprior.solvers.deviation_weight import HeldOut
+from genprior.solvers.deviation_fit import HeldOut
 from tests.resuming import assert_same_run
 
 F64 = torch.float64

@@ -104,9 +104,11 @@ class Deviating(Generator):
         other.within = self.within.counting(passes)
         return other
 
-    def lifted(self, z: Tensor) -> Tensor:
-        """Latents of G without a deviation."""
-        return torch.cat([z.reshape(len(z), -1), z.new_zeros(len(z), math.prod(self.latent_shape) - self.size)], dim=1)
+    def lifted(self, z: Tensor, coefficients: Tensor | None = None) -> Tensor:
+        """Latents of G with the coefficients of a deviation, by default zero."""
+        if coefficients is None:
+            coefficients = z.new_zeros(len(z), *self.coefficient_shape)
+        return torch.cat([z.reshape(len(z), -1), self.blocks[1].entries(coefficients)], dim=1)
 
     def split(self, latent: Tensor) -> tuple[Tensor, Tensor]:
         """``z`` and the coefficients of the deviation."""

@@ -325,6 +325,8 @@ def _given_starts(problem: Problem, z0: Tensor | None, restarts: int, seed: int)
         return None
     generator, given = problem.in_range.generator, _for_restarts(problem, z0)
     _validate.tensor("z0", z0)
+    if problem.in_range is not problem and tuple(z0.shape[1:]) == problem.generator.latent_shape:
+        return Starts.given(z0[:, None])  # of a second stage
     _validate.batch("z0", z0, tuple(z0.shape[1:]) if given else generator.latent_shape)
     _validate.same_place("z0", z0, generator.device, generator.dtype, "the generator")
     items = _items_of(problem, z0)

@@ -17,7 +17,7 @@ from torch import Tensor
 from genprior.loop.checkpoint import Checkpoint
 from genprior.problem import Problem
 from genprior.result import Result
-from genprior.solvers.deviation_weight import HeldOut
+from genprior.solvers.deviation_fit import HeldOut, fitted
 from genprior.status import Status
 from genprior.stopping import MaxPasses, MaxSteps, StopRule
 
@@ -39,14 +39,15 @@ def in_stages(
     """
     file = checkpoint if isinstance(checkpoint, Checkpoint | None) else Checkpoint(checkpoint)
     first = alone(_half(stop), None if file is None else replace(file, path=f"{file.path}{_FIRST}"))
-    weight = None
-    if problem.chooses_weight:
-        with torch.inference_mode(False), torch.no_grad():
-            weight = HeldOut().chosen(problem, first.signal)
-        problem = problem.weighted(weight)
+    weight, x = None, torch.nan_to_num(first.signal)
+    with torch.inference_mode(False), torch.no_grad():
+        if problem.chooses_weight:
+            weight = HeldOut().chosen(problem, x)
+            problem = problem.weighted(weight)
+        start = problem.latents(torch.nan_to_num(first.z), fitted(problem, x))
     interrupted = Status.INTERRUPTED in first.status
     rest = MaxSteps(0) if interrupted else _rest(stop, first)
-    second = together(problem, rest, None if interrupted else file, torch.nan_to_num(first.z))
+    second = together(problem, rest, None if interrupted else file, start)
     return replace(
         second,
         status=(Status.INTERRUPTED,) * len(second.status) if interrupted else second.status,

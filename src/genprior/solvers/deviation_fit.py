@@ -1,8 +1,8 @@
-"""The weight of a deviation, chosen for each item by measurements that were held out.
+"""Fits of a deviation with z held, where the generator alone has ended, without a pass through G.
 
-With z held where the generator alone ended, the deviation is fitted to a part of the measurements for a path of weights, from
-the one at which it vanishes downwards, and judged by the other part: noise, and what the generator cannot make, both show
-there. It takes no pass through G.
+Its weight is chosen for each item by measurements that were held out: the deviation is fitted to a part of them for a path of
+weights, from the one at which it vanishes downwards, and judged by the other part. Noise, and what the generator cannot make,
+both show there.
 """
 
 from __future__ import annotations
@@ -39,8 +39,6 @@ class HeldOut:
         of accelerated proximal gradient for each weight, at most, from the solution for the last one.
     close
         relative change at which an item needs no more of them.
-    errors
-        standard errors by which another weight must predict better than a larger one.
     """
 
     folds: int = 4
@@ -48,7 +46,6 @@ class HeldOut:
     factor: float = 0.5
     steps: int = 30
     close: float = 1e-4
-    errors: float = 0.5
 
     def chosen(self, problem: Problem, x: Tensor) -> Tensor:
         """The weight of each item, where the generator alone gives the signals ``x``."""
@@ -65,8 +62,7 @@ class HeldOut:
         largest = torch.where(largest > 0, largest, 1.0)
         part = _parts(residual, self.folds)
         errors = torch.zeros(self.weights + 1, *residual.shape, device=x.device, dtype=x.dtype)
-        nu = operator.gram_bounds()[1] * generator.basis_norm**2
-        t = 1 / _batch.above_zero(_batch.column(nu, x))
+        t = _step(loss.curvature(x)[1], generator)
         for fold in range(self.folds):
             seen = (part != fold).to(x.dtype)
             fit = _Fit(generator, operator, seen, seen * residual, penalty)
@@ -76,17 +72,7 @@ class HeldOut:
                 prox = partial(fit.prox, largest * self.factor**number)
                 v = accelerated(fit.gradient, prox, v, t, self.steps, self.close)
                 errors[number] += (1 - seen) * (residual - operator(generator.deviation(v))).abs().square()
-        return largest * self.factor ** self._best(errors.flatten(2))
-
-    def _best(self, errors: Tensor) -> Tensor:
-        """For each item the number of the largest weight that predicts about as well as the best one."""
-        best = errors.mean(dim=2).argmin(dim=0)
-        items = torch.arange(errors.shape[1], device=errors.device)
-        worse = errors - errors[best, items]
-        good = worse.mean(dim=2) <= self.errors * worse.std(dim=2) / errors.shape[2] ** 0.5
-        good[best, items] = True
-        first: Tensor = good.to(torch.int8).argmax(dim=0)
-        return first
+        return largest * self.factor ** errors.flatten(2).sum(dim=2).argmin(dim=0)
 
 
 class _Fit(NamedTuple):
@@ -106,6 +92,36 @@ class _Fit(NamedTuple):
     def prox(self, weight: Tensor, v: Tensor, t: Tensor) -> Tensor:
         """``prox_{t weight D}``."""
         return self.penalty.prox(v, weight * t)
+
+
+_HALVINGS = 12
+"""Of the weight, until the deviation is fitted with its own: small weights need a start that is near."""
+_STEPS, _CLOSE = 30, 1e-4
+"""For each of them, as in :class:`HeldOut`."""
+
+
+def fitted(problem: Problem, x: Tensor) -> Tensor:
+    """The coefficients v that minimise ``L(x + Psi v) + D(v)``, nearly: from zero, with a weight that falls to that of D."""
+    loss, generator, term = problem.loss, problem.generator, problem.on_latent
+    assert isinstance(generator, Deviating) and isinstance(term, Blocks), "a problem with a deviation"
+    penalty = term.parts[1]
+
+    def gradient(v: Tensor) -> Tensor:
+        signal = x + generator.deviation(v)
+        return generator.coefficients_gradient(loss.gradient(signal, loss.evaluate(signal)[1]))
+
+    def prox(factor: float, v: Tensor, t: Tensor) -> Tensor:
+        return penalty.prox(v, factor * t)
+
+    v, t = x.new_zeros(len(x), *generator.coefficient_shape), _step(loss.curvature(x)[1], generator)
+    for halvings in reversed(range(_HALVINGS + 1)):
+        v = accelerated(gradient, partial(prox, 2.0**halvings), v, t, _STEPS, _CLOSE)
+    value, before = (loss(x + generator.deviation(u)) + penalty(u) for u in (v, torch.zeros_like(v)))
+    return torch.where(_batch.spread(value <= before, v), v, 0.0)
+
+
+def _step(nu: Tensor, generator: Deviating) -> Tensor:
+    return 1 / _batch.above_zero(nu * generator.basis_norm**2)
 
 
 def _parts(residual: Tensor, folds: int) -> Tensor:
