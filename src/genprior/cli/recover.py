@@ -30,8 +30,9 @@ class Common(Workers, Prior):
     """Options of both commands."""
 
     inputs: Annotated[tuple[str, ...], tyro.conf.Positional, INPUT]
-    """Images (.png, .jpg, ...), arrays (.npy, .npz, .safetensors, .h5; one array of a file: scans.npz:images), shards of
-    WebDataset (.tar), or folders; also by URL: https://, s3://, gs://, with ranges, shard-{000000..000099}.tar."""
+    """Images (.png, .jpg, ...), arrays (.npy, .npz, .safetensors, .h5; one array of a file: scans.npz:images), signals (.wav,
+    .csv with a column for each channel), shards of WebDataset (.tar), or folders; also by URL: https://, s3://, gs://, with
+    ranges, shard-{000000..000099}.tar."""
     out: Path
     """Folder for recovered/, result.json and report.html. The same command with the same folder resumes the job."""
     labels: Path | None = None
@@ -65,6 +66,8 @@ class Common(Workers, Prior):
     """Inputs are undamaged: simulate their measurements, and report the true error."""
     noise: float = 0.0
     """Standard deviation of the simulated noise."""
+    compare: bool = False
+    """Also recover by lasso and total variation, which need no generator: report and result.json show whether it helps."""
     resize: bool = False
     """Crop and scale images of another size."""
     skip: bool = False
@@ -177,13 +180,16 @@ class Recover(Common):
     Example:
         genprior recover pictures/ --generator mnist --operator gaussian:m=392,seed=0 --simulate --out recovered
         genprior recover small/ --generator celeba --operator downsample:4 --restarts 4 --out large
+        genprior recover digits/ --operator gaussian:m=392 --simulate --noise 0.05 --compare --out compared
+        genprior recover knee.h5 --generator knees.py:f --operator "kspace:columns.npy,centred=true @ coils:maps.npy" --out x
         genprior recover y.npy --operator gaussian:m=78,seed=0 --start runs/encoder/encoder.safetensors --out recovered
     """
 
     operator: str
     """gaussian:m=392,seed=0  mask:known.png  blur:sigma=2  downsample:4  fourier:lines.npy  dense:A.npy  hadamard:m=392
 
-    Signals with channels, (8, 5000): downsample:4,dims=1.
+    Signals with channels, (8, 5000): downsample:4,dims=1. MRI: "kspace:every=4,centre=8,centred=true @ coils:maps.npy", with
+    "@ complex" at the end for generators of real and imaginary parts; packed=true for files of sampled columns only.
     """
 
     def run(self) -> None:
@@ -244,7 +250,9 @@ def report_of(outcome: Outcome, out: Path, *, json: bool, skip: bool) -> None:
 
 
 def _say(outcome: Outcome, out: Path) -> None:
-    from genprior.jobs.threads import solved_by  # noqa: PLC0415 - slow to import
+    from genprior.jobs.comparison import METHODS  # noqa: PLC0415 - slow to import
+    from genprior.jobs.recovery_page import verdict  # noqa: PLC0415
+    from genprior.jobs.threads import solved_by  # noqa: PLC0415
 
     numbers = outcome.numbers()
     ends = ", ".join(f"{count} {name}" for name, count in numbers["status"].items())
@@ -260,6 +268,11 @@ def _say(outcome: Outcome, out: Path) -> None:
         lines.append(("median residual", f"{numbers['median_residual']:.3g}"))
     if numbers["median_error"] is not None:
         lines.append(("median true error", f"{numbers['median_error']:.3g}"))
+    if outcome.baselines:
+        medians = {METHODS[name]: one.numbers() for name, one in outcome.baselines.items()}
+        what = "median_error" if numbers["median_error"] is not None else "median_residual"
+        each = ", ".join(f"{name} {one[what]:.3g}" for name, one in medians.items() if one[what] is not None)
+        lines += [(what.replace("_", " "), f"of {each}"), ("compared", verdict(outcome))]
     lines += [
         ("time", f"{outcome.run['elapsed']:.1f} s, {outcome.forwards} forward and {outcome.backwards} backward passes"),
         ("solved by", solved_by(outcome.run)),

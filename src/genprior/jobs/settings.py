@@ -131,6 +131,8 @@ class Recovery:
     """Inputs are whole signals: simulate their measurements, and report the true error."""
     noise: float = 0.0
     """Standard deviation of the noise added in a simulation."""
+    compare: bool = False
+    """Whether lasso and total variation, without a generator, are given the same measurements."""
     loss: str = "l2"
     box: tuple[float, float] | None = None
     latent_ball: float | None = None
@@ -157,12 +159,7 @@ class Recovery:
         _validate.number("noise", self.noise, least=0)
         if self.noise and not self.simulate:
             raise ValueError("`noise` is only used in simulations: add `simulate=True`, or leave it out")
-        if self.loss not in LOSSES:
-            raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}")
-        if self.box is not None and not self.box[0] < self.box[1]:
-            raise ValueError(f"box must be a lower and an upper bound, got {self.box[0]:g} and {self.box[1]:g}")
-        if self.box is not None and self.loss != "l2":
-            raise ValueError(f"box works only with the loss l2, got {self.loss!r}: both would be terms on the signal")
+        self._check_loss()
         if self.latent_ball is not None:
             _validate.number("latent_ball", self.latent_ball, above=0)
         if self.time is not None:
@@ -179,6 +176,18 @@ class Recovery:
         _validate.whole("batch_size", self.batch_size)
         _validate.whole("pictures", self.pictures, 0)
         _validate.seed(self.seed)
+
+    def _check_loss(self) -> None:
+        if self.loss not in LOSSES:
+            raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}")
+        if self.box is not None and not self.box[0] < self.box[1]:
+            raise ValueError(f"box must be a lower and an upper bound, got {self.box[0]:g} and {self.box[1]:g}")
+        if self.box is not None and self.loss != "l2":
+            raise ValueError(f"box works only with the loss l2, got {self.loss!r}: both would be terms on the signal")
+        if self.compare and self.loss != "l2":
+            raise ValueError(
+                f"`compare` works only with the loss l2, got {self.loss!r}: both methods are fitted by least squares"
+            )
 
     @property
     def most_steps(self) -> int:
