@@ -39,7 +39,7 @@ def lasso(
     basis
         Psi, an operator from coefficients to signals; None: the signal itself is sparse.
     weight
-        a number, or one per item. By default half of the universal threshold ``noise a sqrt(2 log d)``, where ``a`` is the
+        a number, or one per item. By default 0.3 of the universal threshold ``noise a sqrt(2 log d)``, where ``a`` is the
         root mean square of the norms of A's columns, and at least 0.001 of the weight at which the answer is zero: that is
         the default without ``noise``.
     noise
@@ -80,7 +80,7 @@ def total_variation(
 ) -> Baseline:
     """``argmin 1/2 |A w - y|^2 + weight TV(w)``, isotropic: piecewise constant signals.
 
-    ``dims`` is as for :class:`genprior.TotalVariation`. The default weight is a quarter of the universal threshold, see
+    ``dims`` is as for :class:`genprior.TotalVariation`. The default weight is 0.2 of the universal threshold, see
     :func:`lasso`; all else is as there.
 
     Examples

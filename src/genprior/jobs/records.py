@@ -14,9 +14,11 @@ from genprior import _batch
 from genprior._journal import Record
 from genprior.assessment import Facts, ResidualSummary, Words, assess
 from genprior.files import Loaded
+from genprior.jobs.comparison import Compared
 from genprior.jobs.resume import SIGNALS
 from genprior.operators import Operator
 from genprior.report.sheets import stretched
+from genprior.report.views import as_images
 from genprior.result import Result
 from genprior.status import Status
 
@@ -37,6 +39,8 @@ class Solved:
     """The expected residual ``|noise| / |y|`` at the known noise level."""
     estimate: Tensor | None = None
     """The noise level as estimated from the residual, where it is not known."""
+    baselines: dict[str, Compared] = field(default_factory=dict)
+    """The answers of classical methods."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,13 +192,26 @@ def record_of(name: str, solved: Solved, place: int) -> dict[str, Any]:
         record["deviation"] = finite(deviation / size) if size else None
         chosen = result.deviation_weight
         record["deviation_weight"] = None if chosen is None else finite(float(chosen[place]))
-    if solved.truth is not None:
-        difference = result.signal[place] - solved.truth[place]
-        size = float(_batch.norm(solved.truth[place][None]))
-        record["error"] = finite(float(_batch.norm(difference[None])) / size) if size else None
-        mean = float(difference.square().mean())
-        record["psnr"] = -10 * math.log10(mean) if 0 < mean < math.inf else None
+    truth = None if solved.truth is None else solved.truth[place]
+    if truth is not None:
+        record |= accuracy(result.signal[place], truth)
+    if solved.baselines:
+        record["baselines"] = {
+            name: {"residual": finite(float(one.residual[place])), "weight": float(one.weight[place])}
+            | ({} if truth is None else accuracy(one.signal[place], truth))
+            for name, one in solved.baselines.items()
+        }
     return record
+
+
+def accuracy(signal: Tensor, truth: Tensor) -> dict[str, float | None]:
+    """Relative error, and PSNR for values in [0, 1]; None where they are not finite."""
+    difference, size = signal - truth, float(_batch.norm(truth[None]))
+    mean = float(difference.square().mean())
+    return {
+        "error": finite(float(_batch.norm(difference[None])) / size) if size else None,
+        "psnr": -10 * math.log10(mean) if 0 < mean < math.inf else None,
+    }
 
 
 def facts_of(record: dict[str, Any]) -> Facts:
@@ -231,19 +248,23 @@ def finite(value: float) -> float | None:
 
 
 def images_of(solved: Solved, operator: Operator, places: Sequence[int]) -> list[dict[str, Tensor]]:
-    """The images of some items: before, after, and the truth if it is known; none where signals are no images."""
-    after, y = solved.result.signal[places], solved.y[places]
-    if not places or after.ndim != 4 or after.shape[1] not in {1, 3}:
+    """What the report shows of some items: before, after, the answers of classical methods, and the truth if it is known."""
+    if not places or solved.result.signal.ndim > 5:
         return []
-    parts = {"after": after}
+    after, y = solved.result.signal[places], solved.y[places]
+    parts = {"after": as_images(after)}
     if solved.result.deviation is not None:
-        parts["in_range"] = solved.result.in_range[places]
-        parts["deviation"] = stretched(solved.result.deviation[places])
-    if y.ndim == 4 and not y.is_complex() and y.shape[1] == after.shape[1]:
+        parts["in_range"] = as_images(solved.result.in_range[places])
+        parts["deviation"] = stretched(as_images(solved.result.deviation[places]))
+    if after.ndim == y.ndim == 4 and not y.is_complex() and y.shape[1] == after.shape[1] and after.shape[1] in {1, 3}:
         parts["before"] = torch.nn.functional.interpolate(y, size=after.shape[2:], mode="nearest")
+    elif parts["after"].ndim == 4:
+        parts["back"] = stretched(as_images(operator.adjoint(y)))
     else:
-        parts["back"] = stretched(operator.adjoint(y))
+        same = y.shape == after.shape and not y.is_complex()
+        parts["before" if same else "back"] = as_images(y if same else operator.adjoint(y))
+    parts |= {name: as_images(one.signal[places]) for name, one in solved.baselines.items()}
     if solved.truth is not None:
-        parts["truth"] = solved.truth[places]
+        parts["truth"] = as_images(solved.truth[places])
     plain = {name: rows.detach().cpu().float() for name, rows in parts.items()}
     return [{name: rows[place] for name, rows in plain.items()} for place in range(len(places))]

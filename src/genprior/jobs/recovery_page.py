@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from genprior._files import write_text
+from genprior.jobs.comparison import METHODS
 from genprior.jobs.ledger import Ledger
 from genprior.jobs.outcome import Outcome
 from genprior.jobs.records import sampled
 from genprior.jobs.settings import Recovery
 from genprior.jobs.threads import solved_by
 from genprior.report import page
+from genprior.report.views import curves
 from genprior.status import Status
 
 _ROW = 8
@@ -25,6 +27,7 @@ _NAMES = {
     "after": "recovered",
     "in_range": "of it, in the generator's range",
     "deviation": "and the deviation, its contrast stretched",
+    **METHODS,
 }
 
 
@@ -36,6 +39,8 @@ def write_recovery_page(job: Recovery, ledger: Ledger, outcome: Outcome) -> None
         sections.append(
             ("Items that need attention", page.table(_ATTENTION, [_alarm(item) for item in grave], prose=True))
         )
+    if outcome.baselines:
+        sections.append(("Compared with methods that need no generator", _comparison(outcome)))
     images = _images(ledger, job, outcome.total)
     if images:
         count = len(images["after"])
@@ -94,6 +99,39 @@ def _deviation(job: Recovery) -> str:
     return f"sparse in the basis {job.basis or 'identity'}, with {chosen}"
 
 
+_COMPARED = ("method", "median residual", "median error", "median PSNR", "nearest in")
+
+
+def _comparison(outcome: Outcome) -> str:
+    """One row for each method, and what follows for the user."""
+    own = outcome.counted - outcome.without_result - outcome.nearer.total()
+    methods = [("generator", outcome.own, own)]
+    methods += [(METHODS[name], one, outcome.nearer[name]) for name, one in outcome.baselines.items()]
+    known = bool(outcome.own.errors)
+    rows = [
+        (name, *(_number(value) or "-" for value in one.numbers().values()), f"{count} items" if known else "-")
+        for name, one, count in methods
+    ]
+    return page.table(_COMPARED, rows) + page.paragraph(verdict(outcome))
+
+
+def verdict(outcome: Outcome) -> str:
+    """Whether the generator helps, in a sentence."""
+    if not outcome.own.errors:
+        return (
+            "The original is not known, so only fits can be compared; a closer fit is not always nearer to the original. "
+            "With undamaged inputs, simulate measurements to see which method is nearer."
+        )
+    total, better = outcome.counted - outcome.without_result, outcome.nearer.total()
+    if not better:
+        return f"The generator is nearest to the original in all {total} items."
+    most = METHODS[outcome.nearer.most_common(1)[0][0]]
+    lead = f"A method without a generator is nearer to the original in {better} of {total} items, most often {most}"
+    if 2 * better > total:
+        return f"{lead}: here the generator does not help."
+    return f"{lead}."
+
+
 def _ends(outcome: Outcome) -> list[tuple[str, str, str]]:
     return [(name, str(count), _meaning(name, outcome)) for name, count in outcome.counts.most_common()]
 
@@ -131,7 +169,9 @@ def _images(ledger: Ledger, job: Recovery, total: int) -> dict[str, Tensor]:
 
 
 def _strips(images: dict[str, Tensor]) -> str:
-    """Rows of eight, original, measured and recovered below each other."""
+    """Rows of eight, original, measured and recovered below each other; of signals in time their curves."""
+    if images["after"].ndim == 3:
+        return curves({_NAMES[name]: part for name, part in images.items()})
     zoom = max(1, 128 // images["after"].shape[-1])
     rows = []
     for start in range(0, len(images["after"]), _ROW):

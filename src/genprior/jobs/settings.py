@@ -134,6 +134,8 @@ class Recovery:
     noise_level: float | None = None
     """Standard deviation of the noise of the measurements, by which the generator's latent distribution is weighed; None: not
     known, and estimated afterwards where the measurements are many enough."""
+    compare: bool = False
+    """Whether lasso and total variation, without a generator, are given the same measurements."""
     loss: str = "l2"
     box: tuple[float, float] | None = None
     latent_ball: float | None = None
@@ -197,6 +199,10 @@ class Recovery:
             raise ValueError(f"box must be a lower and an upper bound, got {self.box[0]:g} and {self.box[1]:g}")
         if self.box is not None and self.loss != "l2":
             raise ValueError(f"box works only with the loss l2, got {self.loss!r}: both would be terms on the signal")
+        if self.compare and self.loss != "l2":
+            raise ValueError(
+                f"`compare` works only with the loss l2, got {self.loss!r}: both methods are fitted by least squares"
+            )
 
     @property
     def simulated_noise(self) -> float:

@@ -13,6 +13,7 @@ from torch import Tensor
 from genprior.engines import Blind, Place
 from genprior.files import Items, Loaded
 from genprior.generators import Generator
+from genprior.jobs.comparison import TIME_SHARE, compare
 from genprior.jobs.posed import estimated_noise, expected_noise, pose, relative_residual, simulate
 from genprior.jobs.records import Solved, SolvedBatch
 from genprior.jobs.settings import Recovery
@@ -130,13 +131,15 @@ class Solver:
         solved: list[tuple[list[int], Solved]] = []
         rule: StopRule = MaxSteps(self.job.most_steps)
         if task.seconds is not None:
-            rule = rule | Seconds(task.seconds)
+            rule = rule | Seconds(task.seconds * (1 - TIME_SHARE if self.job.compare else 1))
         groups, done, threads = self._groups(task.start, loaded), 0, torch.get_num_threads()
         for left, (rows, generator) in zip(range(len(groups), 0, -1), groups, strict=True):
             numbers = [task.start + row for row in rows]
             share = rule.share(sum(one.result.seconds for _, one in solved), left)
             values = torch.stack([value for row in rows if (value := loaded[row].value) is not None])
-            solved.append((rows, self._solve(generator, values, numbers, share, done)))
+            one = self._solve(generator, values, numbers, share, done)
+            seconds = None if task.seconds is None else TIME_SHARE * task.seconds * len(rows) / len(loaded)
+            solved.append((rows, self._compared(one, seconds) if self.job.compare else one))
             done += len(rows)
         batch = SolvedBatch.of(task.start, loaded, solved, self.model.operator, task.show)
         return batch.with_run(batch.run | threads_since(threads))
@@ -174,6 +177,11 @@ class Solver:
         unknown = job.loss == "l2" and not job.simulate and job.noise_level is None
         estimate = estimated_noise(generator, operator, result.signal, y) if unknown else None
         return Solved(result, y, values if job.simulate else None, residual, noise, estimate)
+
+    def _compared(self, solved: Solved, seconds: float | None) -> Solved:
+        """With the answers of classical methods."""
+        noise = self.job.known_noise or None
+        return replace(solved, baselines=compare(self.model.operator, solved.y, noise, seconds))
 
 
 def _solved(problem: Problem, *options: Any, **more: Any) -> Result:
