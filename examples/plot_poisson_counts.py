@@ -2,10 +2,10 @@
 Few photons: counts and their likelihood
 ========================================
 
-In low light a camera counts photons. A pixel of brightness 0.5 at a peak of 5 photons gives 2.5 on average, and 0, 1 or 6 now and
-then: the variance of a count is its mean, so bright pixels are noisier than dark ones, and least squares trusts them as much.
-``gp.Poisson`` is the likelihood of counts. Together with the generator's own latent distribution it makes the maximum a
-posteriori problem, ``gp.map_problem``, which needs no weight to be chosen.
+In low light a camera counts photons. A pixel of brightness 0.5 at a peak of 5 photons gives 2.5 on average, and 0, 1 or 6
+now and then: the variance of a count is its mean, so bright pixels are noisier than dark ones, and least squares trusts
+them as much. ``gp.Poisson`` is the likelihood of counts. Together with the generator's own latent distribution it makes the
+maximum a posteriori problem, ``gp.map_problem``, which needs no weight to be chosen.
 """
 
 import matplotlib.pyplot as plt
