@@ -209,8 +209,8 @@ def _ended(facts: Facts, words: Words, concern: Concern | None) -> str:
         return f"{left}: this is the starting point, not an answer. Allow more."
     if concern is Concern.INFEASIBLE:
         return (
-            f"{facts.status.name}, and no iterate satisfied the constraint: G(z) was never in the set of on_signal, or z "
-            "never in that of on_latent. Compare its bounds with the generator's signals."
+            f"{facts.status.name}, and no iterate satisfied the constraint: at each the loss or on_signal is infinite at "
+            "G(z), or on_latent at z. Compare bounds, and the means of counts, with the generator's signals."
         )
     text = facts.status.advice
     if facts.status in _STOPPED and facts.status is not Status.INTERRUPTED:

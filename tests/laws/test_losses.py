@@ -597,6 +597,16 @@ def test_start_scores_are_the_losses(make):
         torch.testing.assert_close(row, loss.rows(torch.full((5,), item))(signals))
 
 
+def test_readout_noise_adds_its_variance():
+    rates = 3 * TRUTH + 0.1
+    y = torch.poisson(rates, generator=torch.Generator().manual_seed(4)) + 2 * random(*TRUTH.shape, seed=11)
+    loss = gp.Poisson(MEASURED, MEASURED.measured(y).clamp_min(-4), 3.0, 0.1, readout=2.0)
+    assert float(loss.misfit(TRUTH).ratio.mean()) == pytest.approx(1, abs=0.03)
+    operator, plain = loss.observed()
+    torch.testing.assert_close(plain.mean(), MEASURED(TRUTH).mean(), rtol=0.05, atol=0)
+    assert operator is MEASURED
+
+
 def test_counts_forbid_means_that_cannot_be():
     loss = gp.Poisson(ops.Identity(2), torch.tensor([[1.0, 0.0]] * 3), background=0.5)
     w = torch.tensor([[-0.5, 0.0], [1.0, -0.5], [1.0, -0.6]])

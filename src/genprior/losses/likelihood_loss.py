@@ -98,8 +98,8 @@ class LikelihoodLoss(Loss):
         return torch.stack([self.rows(row)._sum_of(seen) for row in rows])
 
     def observed(self) -> tuple[Operator, Tensor]:
-        """Operator and measurements."""
-        return self.operator, self.y
+        """Operator and measurements, in its own units."""
+        return self.operator, self.operator.measured(self.likelihood.plain(self.y))
 
     def misfit(self, w: Tensor) -> Misfit:
         """That of the likelihood, summed over what was measured."""
@@ -147,6 +147,10 @@ class Poisson(LikelihoodLoss):
         counts for a measurement of 1.
     background
         mean count where ``A w`` is 0, such as a dark current; however small, it makes a stray count possible.
+    readout
+        standard deviation, in counts, of normal noise on top of the counts: of the electronics, or of what the generator
+        cannot make, which is a share of the gain (3% for the bundled digits). Its square is added to counts and means, so
+        that the variance is ``u + readout^2``, as it should be (Snyder, Hammoud and White 1993).
 
     Examples
     --------
@@ -156,8 +160,12 @@ class Poisson(LikelihoodLoss):
     tensor([2.])
     """
 
-    def __init__(self, operator: Operator, y: Tensor, gain: float = 1.0, background: float = 0.0) -> None:
-        super().__init__(operator, y, PoissonLikelihood(gain, background))
+    def __init__(
+        self, operator: Operator, y: Tensor, gain: float = 1.0, background: float = 0.0, readout: float = 0.0
+    ) -> None:
+        variance = _validate.number("readout", readout, least=0) ** 2
+        likelihood = PoissonLikelihood(gain, _validate.number("background", background, least=0) + variance)
+        super().__init__(operator, _validate.tensor("y", y, complex_too=True) + variance, likelihood)
 
 
 class Huber(LikelihoodLoss):

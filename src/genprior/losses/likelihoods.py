@@ -52,6 +52,10 @@ class Likelihood(ABC):
         """The expectation of :meth:`misfit` where a is the truth."""
         return 1.0
 
+    def plain(self, y: Tensor) -> Tensor:
+        """The prediction of which y is a noisy version."""
+        return y
+
     def checked(self, y: Tensor) -> Likelihood:
         """The likelihood for these measurements; raises a clear error where they are impossible, or do not fit."""
         return self
@@ -113,6 +117,10 @@ class PoissonLikelihood(Likelihood):
         """Pearson's ``(y - u)^2 / u``: its expectation is 1 for every mean u, however small."""
         u = self._mean(a)
         return torch.where(u > 0, (y - u).square() / u, torch.where(y == u, 0.0, math.inf))
+
+    def plain(self, y: Tensor) -> Tensor:
+        """``(y - background) / gain``."""
+        return (y - self.background) / self.gain
 
     def checked(self, y: Tensor) -> Likelihood:
         """Counts are at least 0."""
