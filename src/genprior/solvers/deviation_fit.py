@@ -37,14 +37,17 @@ class HeldOut:
         from one weight to the next.
     steps
         of accelerated proximal gradient for each weight, at most, from the solution for the last one.
+    patience
+        weights in a row that predict no better than the best one, after which no smaller one is tried for an item.
     close
         relative change at which an item needs no more of them.
     """
 
-    folds: int = 4
+    folds: int = 8
     weights: int = 12
     factor: float = 0.5
     steps: int = 30
+    patience: int = 3
     close: float = 1e-4
 
     def chosen(self, problem: Problem, x: Tensor) -> Tensor:
@@ -60,19 +63,25 @@ class HeldOut:
         penalty = term.parts[1]
         largest = _batch.flat(generator.coefficients_gradient(operator.adjoint(residual))).abs().amax(dim=1)
         largest = torch.where(largest > 0, largest, 1.0)
-        part = _parts(residual, self.folds)
-        errors = torch.zeros(self.weights + 1, *residual.shape, device=x.device, dtype=x.dtype)
-        t = _step(loss.curvature(x)[1], generator)
-        for fold in range(self.folds):
-            seen = (part != fold).to(x.dtype)
-            fit = _Fit(generator, operator, seen, seen * residual, penalty)
-            v = x.new_zeros(len(x), *generator.coefficient_shape)
-            errors[0] += (1 - seen) * residual.abs().square()
-            for number in range(1, self.weights + 1):
-                prox = partial(fit.prox, largest * self.factor**number)
-                v = accelerated(fit.gradient, prox, v, t, self.steps, self.close)
-                errors[number] += (1 - seen) * (residual - operator(generator.deviation(v))).abs().square()
-        return largest * self.factor ** errors.flatten(2).sum(dim=2).argmin(dim=0)
+        part, t = _parts(residual, self.folds), _step(loss.curvature(x)[1], generator)
+        seen = [(part != fold).to(x.dtype) for fold in range(self.folds)]
+        fits = [_Fit(generator, operator, rows, rows * residual, penalty) for rows in seen]
+        found = [x.new_zeros(len(x), *generator.coefficient_shape) for _ in fits]
+        least, best = _batch.square(residual), torch.zeros_like(largest)
+        worse = torch.zeros_like(largest)
+        for number in range(1, self.weights + 1):
+            prox_weight = largest * self.factor**number
+            found = [
+                accelerated(fit.gradient, partial(fit.prox, prox_weight), v, t, self.steps, self.close)
+                for fit, v in zip(fits, found, strict=True)
+            ]
+            error = torch.stack([fit.missed(residual, v) for fit, v in zip(fits, found, strict=True)]).sum(dim=0)
+            better = (error < least) & (worse < self.patience)
+            least, best = torch.where(better, error, least), torch.where(better, float(number), best)
+            worse = torch.where(better, 0.0, worse + 1)
+            if bool((worse >= self.patience).all()):
+                break
+        return largest * self.factor**best
 
 
 class _Fit(NamedTuple):
@@ -88,6 +97,10 @@ class _Fit(NamedTuple):
         """``Psi^T A^T (S A Psi v - target)``."""
         missed = self.seen * self.operator(self.generator.deviation(v)) - self.target
         return self.generator.coefficients_gradient(self.operator.adjoint(missed))
+
+    def missed(self, residual: Tensor, v: Tensor) -> Tensor:
+        """The squared error at the measurements that were held out, of each item."""
+        return _batch.square((1 - self.seen) * (residual - self.operator(self.generator.deviation(v))))
 
     def prox(self, weight: Tensor, v: Tensor, t: Tensor) -> Tensor:
         """``prox_{t weight D}``."""
