@@ -190,7 +190,9 @@ def test_zero_residual_problems_are_solved_to_rounding(solver):
 
 def test_levenberg_marquardt_says_what_it_cannot_do():
     problem = gp.Problem(curved(), on_signal=gp.LInf().around(normal(2, 40)))
-    with pytest.raises(ValueError, match=r"LevenbergMarquardt needs a loss that is a sum of squares.*got NoLoss and LInf"):
+    with pytest.raises(
+        ValueError, match=r"LevenbergMarquardt needs a loss that is a sum of squares.*got NoLoss and LInf"
+    ):
         gp.solve(problem, gp.LevenbergMarquardt())
 
 

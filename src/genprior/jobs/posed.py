@@ -10,8 +10,9 @@ from torch import Tensor
 
 from genprior import _batch, _random
 from genprior.generators import Generator
+from genprior.jobs.forward import ForwardModel
 from genprior.jobs.settings import Recovery
-from genprior.losses import LeastSquares, SquaredDistance
+from genprior.losses import LeastSquares, NonLinear, SquaredDistance
 from genprior.operators import Identity, Operator
 from genprior.problem import Problem
 from genprior.terms import L1, Ball, Box, LInf, Term
@@ -35,6 +36,8 @@ def pose(job: Recovery, generator: Generator, operator: Operator, y: Tensor) -> 
     on_latent = None if job.latent_ball is None else Ball(job.latent_ball)
     if job.loss == "l2":
         on_signal = None if job.box is None else Box(*job.box)
+        if isinstance(operator, ForwardModel):
+            return Problem(generator, NonLinear(operator.function, y), on_signal, on_latent)
         return Problem(generator, LeastSquares(operator, y), on_signal, on_latent)
     smooth = SquaredDistance(y, weight=_SMOOTH / math.prod(generator.signal_shape))
     return Problem(generator, smooth, _NORMS[job.loss]().around(y), on_latent)

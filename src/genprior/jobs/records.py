@@ -14,6 +14,7 @@ from genprior import _batch
 from genprior._journal import Record
 from genprior.assessment import Facts, ResidualSummary, Words, assess
 from genprior.files import Loaded
+from genprior.jobs.forward import ForwardModel
 from genprior.jobs.resume import SIGNALS
 from genprior.operators import Operator
 from genprior.report.sheets import stretched
@@ -226,7 +227,7 @@ def images_of(solved: Solved, operator: Operator, places: Sequence[int]) -> list
     parts = {"after": after}
     if y.ndim == 4 and not y.is_complex() and y.shape[1] == after.shape[1]:
         parts["before"] = torch.nn.functional.interpolate(y, size=after.shape[2:], mode="nearest")
-    else:
+    elif not isinstance(operator, ForwardModel):
         parts["back"] = stretched(operator.adjoint(y))
     if solved.truth is not None:
         parts["truth"] = solved.truth[places]

@@ -15,7 +15,6 @@ from genprior.losses.noise import Misfit
 from genprior.operators import Operator
 from genprior.terms import Term
 
-
 Draw = Callable[[int], Tensor]
 """So many signals of a generator."""
 

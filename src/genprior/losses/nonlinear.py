@@ -80,7 +80,9 @@ class NonLinear(Loss):
         noise: float | Tensor | Likelihood | None = None,
     ) -> None:
         if not callable(forward):
-            raise TypeError(f"forward must be a function of signals that gives measurements, got {type(forward).__name__}")
+            raise TypeError(
+                f"forward must be a function of signals that gives measurements, got {type(forward).__name__}"
+            )
         _validate.batch("y", _validate.tensor("y", y, complex_too=True), None)
         self.forward = forward
         self.y = _validate.kept("y", y)  # the caller may change theirs
@@ -256,7 +258,8 @@ class NonLinear(Loss):
         move = _batch.spread(step, w) * u
         with torch.no_grad():
             change = self.measured(w + move) - self.measured(w - move)
-        return change / _batch.spread(2 * step, change)
+        quotient: Tensor = change / _batch.spread(2 * step, change)
+        return quotient
 
 
 def _checked_parameters(parameters: Tensor | Sequence[Tensor], items: int) -> tuple[Tensor, ...]:
@@ -264,8 +267,8 @@ def _checked_parameters(parameters: Tensor | Sequence[Tensor], items: int) -> tu
     for number, each in enumerate(given):
         if not isinstance(each, Tensor):
             raise TypeError(
-                f"parameters[{number}] must be a tensor with one row per item, got {type(each).__name__}: what all items share "
-                "belongs into forward itself"
+                f"parameters[{number}] must be a tensor with one row per item, got {type(each).__name__}: what all items "
+                "share belongs into forward itself"
             )
         if each.ndim == 0 or len(each) != items:
             raise ValueError(

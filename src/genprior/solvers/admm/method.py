@@ -149,7 +149,9 @@ class ADMM(Solver[ADMMState]):
         """Primal residual, and the larger of the residuals in w and in z, relative to ``unit + |lam|`` (times |DG| in z)."""
         s, e = state, state.evidence
         size = torch.maximum(_batch.norm(s.w), 0.1 * s.extent)
-        in_z = _batch.ratio(latent_residual(problem, e.z, e.gradient, self._curvature(s, s.rho), e.jac_scale), e.jac_scale)
+        in_z = _batch.ratio(
+            latent_residual(problem, e.z, e.gradient, self._curvature(s, s.rho), e.jac_scale), e.jac_scale
+        )
         drift = torch.maximum(s.rho, s.sigma - s.rho) * s.primal_residual  # at least |sigma - rho| |w - G(z)|
         in_w = self.w_step.residual(problem.of_w, s.w, s.lam, drift, s.rho) + inner_error(
             s.w_memory, s.units.smoothness, s.rho, size, _batch.norm(s.lam)
