@@ -379,6 +379,19 @@ def test_wrong_arguments_are_refused():
         gp.Problem(RAMP, gp.NonLinear(torch.tanh, y.float()))
 
 
+def test_a_derivative_that_is_lost_on_the_way_is_told():
+    """At all samples the root has a derivative; where the search goes, its argument is negative."""
+    net = nn.Linear(2, 3).double()
+    with torch.no_grad():
+        net.weight.copy_(torch.eye(3, 2))
+        net.bias.fill_(6.0)
+    G = gp.Generator(net, 2, 3)
+    loss = gp.NonLinear(lambda x: torch.where(x > 0, x, 0.0 * x).sqrt(), -torch.ones(1, 3, dtype=F64))
+    problem = gp.Problem(G, loss)
+    with pytest.warns(UserWarning, match="NaN or infinite at a signal of the search: the square root"):
+        gp.solve(problem, restarts=1, stop=gp.MaxSteps(60), progress=False)
+
+
 def test_the_check_is_not_counted_and_happens_once():
     calls = []
 

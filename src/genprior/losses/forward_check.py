@@ -17,6 +17,11 @@ _SAMPLES = 4
 """Samples on which a forward model is tried: a derivative that vanishes at all of them vanishes almost everywhere."""
 _SAME = 1e-3
 """Relative difference that batched arithmetic may make to the measurements of one item."""
+NO_DERIVATIVE = (
+    "the square root has no derivative at 0, and torch.where passes on the NaN of the branch that it does not take. Use "
+    "x.abs() for (x**2).sqrt(), torch.linalg.vector_norm, or (x + tiny).sqrt()"
+)
+"""What to do about a derivative that is not finite."""
 _AS = "it is called as forward({}) with signals (n, *signal_shape), for any n, and must give one measurement (n, ...) each"
 
 
@@ -87,9 +92,8 @@ def _check_derivative(image: Tensor, point: Tensor, y: Tensor) -> None:
         )
     if not bool(gradient.isfinite().all()):
         raise ValueError(
-            "the derivative of forward is NaN or infinite at samples of the generator, although its values are finite: the "
-            "square root has no derivative at 0, and torch.where passes on the NaN of the branch that it does not take. Use "
-            "x.abs() for (x**2).sqrt(), torch.linalg.vector_norm, or (x + tiny).sqrt()"
+            f"the derivative of forward is NaN or infinite at samples of the generator, although its values are finite: "
+            f"{NO_DERIVATIVE}"
         )
 
 
