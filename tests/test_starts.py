@@ -432,3 +432,32 @@ def test_with_one_start_the_answer_is_the_only_candidate():
     result = gp.solve(problem, z0=problem.generator.sample_latent(8, seed=3), stop=gp.MaxSteps(30), progress=False)
     assert [len(of_item) for of_item in result.candidates] == [1] * 8
     assert result.starts.tolist() == [1] * 8 and result.restarts == 1
+
+
+# -- which items begin again ---------------------------------------------------------------------------------------------
+
+
+def ended(residual, steps):
+    class Ended:
+        status = torch.full((len(residual),), int(Status.SETTLED))
+        unfit = torch.zeros(len(residual), dtype=torch.bool)
+        objective = torch.tensor(residual)
+
+    Ended.steps = torch.tensor(steps)
+    return Ended
+
+
+def test_items_that_took_far_longer_wait_for_another_round():
+    """A round begins at the step where its last item ended: a slow one would leave the others nothing of the step limit."""
+    residual = [1e-4] * 5 + [0.3, 0.4, 4e-3]
+    outcome = ended(residual, [300] * 5 + [360, 420, 990])
+    assert Restarts().of_a_round(outcome, torch.tensor(residual)).tolist() == [5, 6]
+    outcome.steps[5:7] = 800
+    assert Restarts().of_a_round(outcome, torch.tensor(residual)).tolist() == [5, 6, 7]
+
+
+def test_rounds_go_on_where_the_data_can_be_fitted():
+    rule = Restarts()
+    assert rule.can_be_fitted(torch.tensor([1e-4, 1e-3, 2e-3, 0.5]))
+    assert not rule.can_be_fitted(torch.tensor([0.1, 0.11, 0.1, 0.5])), "signals outside of the range"
+    assert not rule.can_be_fitted(torch.tensor([1e-4, 0.5])) and not rule.can_be_fitted(None)

@@ -89,7 +89,7 @@ def test_a_physics_with_its_own_parameters_for_every_image_says_so():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: from_deepinv(fake.NonLinear()), "must be a linear one, with A and A_adjoint, got NonLinear"),
+        (lambda: from_deepinv(object()), "physics must have a method A, .*got object"),
         (lambda: from_deepinv(fake.WrongAdjoint(fake.masks())), r"WrongAdjoint violates <Ax, y> = <x, A\^T y>"),
         (lambda: from_deepinv(fake.Affine(fake.masks())), r"Affine violates A\(2x - 3u\)"),
         (lambda: from_deepinv(fake.Listed(fake.masks())), "gives list, expected one tensor"),
@@ -119,6 +119,22 @@ def test_a_shape_that_the_physics_does_not_take(shape):
         from_deepinv(fake.Spatial((4, 5)), shape, verify=False)
     with pytest.raises(ValueError, match=r"failed on a signal of shape \(4, 5\) .*which has channels"):
         from_deepinv(fake.Spatial((4, 5)))
+
+
+def test_a_physics_that_is_not_linear_is_a_forward_model():
+    """The square of the image: its A alone, in a NonLinear loss, and in the reconstructor."""
+    torch.manual_seed(0)
+    G = gp.Generator(nn.Sequential(nn.Linear(3, 20), nn.Sigmoid(), nn.Unflatten(1, fake.SHAPE)), 3, fake.SHAPE)
+    x = G(G.sample_latent(3, seed=1)).detach()
+    forward = from_deepinv(fake.NonLinear())
+    assert repr(forward) == "DeepinvForward(NonLinear)"
+    found = gp.solve(gp.Problem(G, gp.NonLinear(forward, x**2)), seed=0)
+    torch.testing.assert_close(found.signal, x, rtol=0, atol=1e-2)
+    torch.testing.assert_close(GenPrior(G)(x**2, fake.NonLinear()), found.signal, rtol=0, atol=1e-5)
+    listed = from_deepinv(fake.NonLinear())
+    listed.physics.A = lambda x: [x]
+    with pytest.raises(ValueError, match="gives list, expected one tensor"):
+        gp.Problem(G, gp.NonLinear(listed, x))
 
 
 def test_physics_without_a_size_or_a_prox():

@@ -105,9 +105,8 @@ def test_a_filter_larger_than_the_image_has_no_exact_prox(physics):
     assert operator.resolvent_method.startswith("conjugate gradient")
 
 
-def test_non_linear_and_stacked_physics_are_refused(physics):
-    with pytest.raises(TypeError, match="must be a linear one, with A and A_adjoint, got Haze"):
-        from_deepinv(physics.Haze(), SHAPE)
+def test_non_linear_physics_are_forward_models_and_stacked_ones_refused(physics):
+    assert repr(from_deepinv(physics.Haze())) == "DeepinvForward(Haze)"
     with pytest.raises(ValueError, match="TensorList"):
         from_deepinv(physics.Denoising().stack(physics.Denoising()), SHAPE)
 

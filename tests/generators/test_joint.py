@@ -77,15 +77,19 @@ def generator():
 
 def problem(on_latent):
     G = generator().with_parameters(gain=gp.Uniform(1, 3))
-    return gp.Problem(G, loss=gp.SquaredDistance(torch.zeros(2, 8, dtype=torch.float64)), on_latent=on_latent)
+    y = torch.zeros(2, 8, dtype=torch.float64)
+    return gp.Problem(G, loss=gp.NonLinear(lambda x, gain: gain * x, y), on_latent=on_latent)
 
 
 def test_parameters_stand_beside_the_latent():
     G = generator()
     H = G.with_parameters(gain=gp.Uniform(1, 3), shift=(gp.Normal(0.1), 2))
     z = H.sample_latent(4, seed=1)
-    torch.testing.assert_close(H(z), G(H.latent.split(z)["z"]))
-    assert H.latent_shape == (6,)
+    torch.testing.assert_close(H(z), torch.cat([G(H.latent.split(z)["z"]), z[:, 3:]], dim=1))
+    signal, gain, shift = (block.taken(H(z)) for block in H.signal_blocks)
+    torch.testing.assert_close(signal, G(H.latent.split(z)["z"]))
+    torch.testing.assert_close({"gain": gain, "shift": shift}, {k: v for k, v in H.latent.split(z).items() if k != "z"})
+    assert H.latent_shape == (6,) and H.signal_shape == (11,)
 
 
 def test_terms_by_block_are_in_the_units_of_the_block():

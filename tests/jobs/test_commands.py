@@ -94,9 +94,9 @@ def test_every_option_arrives(tmp_path, monkeypatch):
         "latent_ball": 7.0,
         "solver": "adam", "restarts": 3, "time": 9.0, "steps": 11, "patience": 8,
         "settle_after": 9, "batch_size": 5, "seed": 6, "device": "cpu",
-        "resize": True, "skip": True, "start": "e.safetensors",
+        "resize": True, "skip": True, "start": "e.safetensors", "forward": None,
     }  # fmt: skip
-    asked = set(re.findall(r"--([a-z-]+)", words)) | {"labels", "inputs", "shard", "dry-run"}
+    asked = set(re.findall(r"--([a-z-]+)", words)) | {"labels", "inputs", "shard", "dry-run", "forward"}
     assert {field.name.replace("_", "-") for field in dataclasses.fields(Recover)} == asked
 
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from genprior.bridges.deepinv_operator import from_deepinv
+from genprior.bridges.deepinv_operator import DeepinvForward, from_deepinv
 from genprior.generators import Generator
 from genprior.loop.solve import solve
-from genprior.losses import LeastSquares, NoLoss
+from genprior.losses import LeastSquares, NoLoss, NonLinear
 from genprior.problem import Problem
 from genprior.result import Result
 from genprior.solvers.base import Choice
@@ -27,7 +27,9 @@ _OWN = frozenset({"problem", "solver", "z0", "progress"})
 
 
 class GenPrior(Reconstructor):
-    """A deepinv ``Reconstructor``: ``minimise 1/2 |A w - y|^2 + R(w) + H(z)`` subject to ``w = G(z)``, for any linear physics.
+    """A deepinv ``Reconstructor``: ``minimise 1/2 |A w - y|^2 + R(w) + H(z)`` subject to ``w = G(z)``, for any physics.
+
+    Of a physics that is not linear the loss is ``1/2 |A(w) - y|^2``, a :class:`genprior.NonLinear`.
 
     Where deepinv is not installed, it is a plain ``torch.nn.Module`` that does the same. ``model.result`` is the
     :class:`genprior.Result` of the last call, with status and advice per image.
@@ -73,8 +75,9 @@ class GenPrior(Reconstructor):
     def forward(self, y: Tensor, physics: Any, z0: Tensor | None = None) -> Tensor:
         """The images ``G(z)`` for measurements ``y``; ``z0`` are latents to start from."""
         G = self.generator
-        operator = from_deepinv(physics, G.signal_shape, items=len(y), verify=self.verify).to(G.device, G.dtype)
-        problem = Problem(G, LeastSquares(operator, y), self.on_signal, self.on_latent)
+        made = from_deepinv(physics, G.signal_shape, items=len(y), verify=self.verify)
+        loss = NonLinear(made, y) if isinstance(made, DeepinvForward) else LeastSquares(made.to(G.device, G.dtype), y)
+        problem = Problem(G, loss, self.on_signal, self.on_latent)
         self.result = solve(problem, self.solver, z0=z0, progress=False, **self.options)
         return self.result.signal
 

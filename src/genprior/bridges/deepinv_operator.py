@@ -1,4 +1,4 @@
-"""Linear physics of the package deepinv as operators; deepinv itself is not imported."""
+"""Physics of the package deepinv: linear ones as operators, others as forward models. deepinv itself is not imported."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ def from_deepinv(
     verify: bool = True,
     tolerance: float = 1e-6,
     max_iterations: int = 200,
-) -> DeepinvOperator:
+) -> DeepinvOperator | DeepinvForward:
     """Make an operator from a deepinv ``LinearPhysics``: its ``A``, its ``A_adjoint`` and, for exact steps, its ``prox_l2``.
+
+    A physics that is not linear gives a :class:`DeepinvForward`, its ``A`` alone, for ``gp.NonLinear(forward, y)``.
 
     The noise and sensor models of the physics are not part of the operator. The physics is copied: later changes to
     the caller's object have no effect, and this operator never modifies it.
@@ -37,7 +39,7 @@ def from_deepinv(
     Parameters
     ----------
     physics
-        any object with linear ``A(x)`` and ``A_adjoint(y)`` on batches.
+        any object with ``A(x)`` on batches; with ``A_adjoint(y)`` if it is linear.
     signal_shape
         shape of one image, such as (1, 28, 28); needed if the physics has no ``img_size``, or one without channels. If both
         are given, this one is used, provided ``A`` and ``A_adjoint`` accept it.
@@ -65,7 +67,9 @@ def from_deepinv(
     """
     if resolvent not in RESOLVENTS:
         raise ValueError(f"resolvent must be one of {', '.join(RESOLVENTS)}, got {resolvent!r}")
-    operator = DeepinvOperator(_linear(physics), _shape(physics, signal_shape), items)
+    if not _is_linear(physics):
+        return DeepinvForward(physics)
+    operator = DeepinvOperator(physics, _shape(physics, signal_shape), items)
     operator.tolerance = _validate.number("tolerance", tolerance, above=0)
     operator.max_iterations = _validate.whole("max_iterations", max_iterations)
     operator.choose_resolvent(resolvent)
@@ -196,13 +200,28 @@ class DeepinvOperator(Operator):
         )
 
 
-def _linear(physics: Any) -> Any:
-    if not all(callable(getattr(physics, name, None)) for name in ("A", "A_adjoint")):
-        raise TypeError(
-            f"physics must be a linear one, with A and A_adjoint, got {type(physics).__name__}: genprior's least squares "
-            "needs deepinv.physics.LinearPhysics; for a non-linear one, linearise it, or write the loss as gp.EmpiricalRisk"
-        )
-    return physics
+class DeepinvForward:
+    """``x -> physics.A(x)`` of a physics that is not linear, made by :func:`from_deepinv`."""
+
+    def __init__(self, physics: Any) -> None:
+        self.physics = _copied(physics)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The measurements, without noise."""
+        return _measurements(self.physics.A(x), type(self.physics).__name__)
+
+    def __repr__(self) -> str:
+        return f"DeepinvForward({type(self.physics).__name__})"
+
+
+def _is_linear(physics: Any) -> bool:
+    """Whether a physics claims to be linear: deepinv's as a ``LinearPhysics``, others by their ``A_adjoint``."""
+    if not callable(getattr(physics, "A", None)):
+        raise TypeError(f"physics must have a method A, as those of deepinv.physics, got {type(physics).__name__}")
+    names = {base.__name__ for base in type(physics).__mro__ if base.__module__.partition(".")[0] == "deepinv"}
+    if "Physics" in names:
+        return "LinearPhysics" in names
+    return callable(getattr(physics, "A_adjoint", None))
 
 
 def _shape(physics: Any, given: int | Sequence[int] | None) -> tuple[int, ...]:
@@ -237,7 +256,10 @@ def _verify(operator: DeepinvOperator) -> None:
     failures = check_operator(operator).failures
     if failures:
         first, name = failures[0], type(operator._physics).__name__
-        raise ValueError(f"physics {name} violates {first.law} ({first.measured}): {first.advice}")
+        raise ValueError(
+            f"physics {name} violates {first.law} ({first.measured}): {first.advice}; of what is "
+            "not linear, give gp.NonLinear(physics.A, y)"
+        )
 
 
 def _copied(physics: Any) -> Any:

@@ -16,6 +16,8 @@ from genprior.cli.prior import INPUT, Prior
 from genprior.cli.speech import print_json, print_lines, print_text, say_error
 from genprior.cli.workers import Workers, set_aside
 
+_ONE_OF = tyro.conf.create_mutex_group(required=True)
+"""The operator or the forward model."""
 _NAMED = 5
 """Most items that are named on the terminal."""
 
@@ -193,18 +195,22 @@ class Recover(Common):
         genprior recover digits/ --operator gaussian:m=392 --simulate --noise 0.05 --compare --out compared
         genprior recover knee.h5 --generator knees.py:f --operator "kspace:columns.npy,centred=true @ coils:maps.npy" --out x
         genprior recover y.npy --operator gaussian:m=78,seed=0 --start runs/encoder/encoder.safetensors --out recovered
+        genprior recover y.npy --forward my_physics.py:forward --out recovered
     """
 
-    operator: str
+    operator: Annotated[str | None, _ONE_OF] = None
     """gaussian:m=392,seed=0  mask:known.png  blur:sigma=2  downsample:4  fourier:lines.npy  dense:A.npy  hadamard:m=392
 
     Signals with channels, (8, 5000): downsample:4,dims=1. MRI: "kspace:every=4,centre=8,centred=true @ coils:maps.npy", with
     "@ complex" at the end for generators of real and imaginary parts; packed=true for files of sampled columns only.
     """
+    forward: Annotated[str | None, _ONE_OF] = None
+    """In place of an operator: your own measurements, which need not be linear, as a Python function of signals (n, *shape),
+    my_physics.py:forward. It must be differentiable by torch. The file is run: give only code that you trust."""
 
     def run(self) -> None:
         """Run the command."""
-        self.carry_out(self.operator)
+        self.carry_out("identity" if self.operator is None else self.operator)
 
 
 @dataclass(frozen=True, kw_only=True)

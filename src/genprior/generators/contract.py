@@ -209,8 +209,8 @@ class Generator:
 
         Each is given by its distribution, one number, or by a distribution and a shape. The latents are flat, with the
         distribution ``Joint(z=..., ...)``, and so are the signals: ``G(z)``, and behind it the parameters. The loss is a
-        :class:`NonLinear` with ``forward(signals, *parameters)``; a term on the signal is one on ``G(z)`` alone; a result has the
-        signal proper as ``result.signal`` and the parameters by name in ``result.parameters``.
+        :class:`NonLinear` with ``forward(signals, *parameters)``; a term on the signal is one on ``G(z)`` alone; a result
+        has ``G(z)`` as ``result.signal`` and the parameters by name in ``result.parameters``.
 
         Examples
         --------

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from genprior import _batch, _random
 from genprior.generators import Generator
+from genprior.jobs.forward import ForwardModel
 from genprior.jobs.settings import Recovery
-from genprior.losses import LeastSquares, SquaredDistance, gaussian_misfit
+from genprior.losses import LeastSquares, Loss, NonLinear, SquaredDistance, gaussian_misfit
 from genprior.operators import Identity, Operator
 from genprior.operators.bases import parse_basis
 from genprior.prior import prior_term
@@ -51,7 +52,11 @@ def pose(job: Recovery, generator: Generator, operator: Operator, y: Tensor) -> 
         if job.noise_level is not None:
             prior = prior_term(generator)
             on_latent = prior if on_latent is None else prior + on_latent
-        loss = LeastSquares(operator, y, job.noise_level)
+        loss: Loss = (
+            NonLinear(operator.function, y, noise=job.noise_level)
+            if isinstance(operator, ForwardModel)
+            else LeastSquares(operator, y, job.noise_level)
+        )
         return Problem(generator, loss, on_signal, on_latent, deviation=deviation, basis=basis)
     smooth = SquaredDistance(y, weight=_SMOOTH / math.prod(generator.signal_shape))
     norm = _NORMS[job.loss]().around(y)

@@ -15,6 +15,7 @@ from genprior._journal import Record
 from genprior.assessment import Facts, ResidualSummary, Words, assess
 from genprior.files import Loaded
 from genprior.jobs.comparison import Compared
+from genprior.jobs.forward import ForwardModel
 from genprior.jobs.resume import SIGNALS
 from genprior.operators import Operator
 from genprior.report.sheets import stretched
@@ -258,11 +259,11 @@ def images_of(solved: Solved, operator: Operator, places: Sequence[int]) -> list
         parts["deviation"] = stretched(as_images(solved.result.deviation[places]))
     if after.ndim == y.ndim == 4 and not y.is_complex() and y.shape[1] == after.shape[1] and after.shape[1] in {1, 3}:
         parts["before"] = torch.nn.functional.interpolate(y, size=after.shape[2:], mode="nearest")
-    elif parts["after"].ndim == 4:
-        parts["back"] = stretched(as_images(operator.adjoint(y)))
-    else:
-        same = y.shape == after.shape and not y.is_complex()
-        parts["before" if same else "back"] = as_images(y if same else operator.adjoint(y))
+    elif parts["after"].ndim != 4 and y.shape == after.shape and not y.is_complex():
+        parts["before"] = as_images(y)
+    elif not isinstance(operator, ForwardModel):
+        back = as_images(operator.adjoint(y))
+        parts["back"] = stretched(back) if parts["after"].ndim == 4 else back
     parts |= {name: as_images(one.signal[places]) for name, one in solved.baselines.items()}
     if solved.truth is not None:
         parts["truth"] = as_images(solved.truth[places])

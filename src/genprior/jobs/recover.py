@@ -15,6 +15,7 @@ from genprior.files.expected import Expected
 from genprior.files.single import read_array
 from genprior.generators import Generator
 from genprior.jobs.course import Begin, Course, Progress
+from genprior.jobs.forward import ForwardModel
 from genprior.jobs.ledger import CONTENT, Ledger, alone
 from genprior.jobs.outcome import Outcome
 from genprior.jobs.posed import basis_of, check_loss
@@ -70,7 +71,7 @@ class Driver:
         self.labels = _labels(job)
         self.source = replace(job.source, label=self.labels[0], labels=None) if self.labels else job.source
         opened = self.source.open(job.device if isinstance(self.engine, Serial) else "cpu")
-        self.model, self.notes = Model.of(opened.generator, job.operator, job.start), opened.notes
+        self.model, self.notes = Model.of(opened.generator, job.operator, job.start, job.forward), opened.notes
         check_loss(job, self.model.operator)
         basis_of(job, self.model.generator)  # refuses one that does not fit
         expected = _expected(job, self.model.generator, self.model.operator)
@@ -99,7 +100,8 @@ class Driver:
 
     def work(self) -> RecoveryWork:
         """What the workers do."""
-        shipment = Shipment.of(self.source, self.job.operator, start=self.job.start, whole=not self.engine.here)
+        job, whole = self.job, not self.engine.here
+        shipment = Shipment.of(self.source, job.operator, start=job.start, forward=job.forward, whole=whole)
         return RecoveryWork(self.job, self.items, self.labels, shipment, self.digest, here=self.model)
 
     def _check_labels(self) -> None:
@@ -117,6 +119,7 @@ class Driver:
             CONTENT + "generator": self.digest,
             CONTENT + "operator": digest_of_files(self.job.operator),
             CONTENT + "start": digest_of(self.job.start),
+            CONTENT + "forward": "" if self.job.forward is None else source_digest(self.job.forward),
             CONTENT + "labels": fingerprint(None if self.labels is None else list(self.labels)),
         }
         return {**self.job.asked(), **digests}
@@ -132,13 +135,14 @@ def _labels(job: Recovery) -> tuple[int, ...] | None:
 def _expected(job: Recovery, generator: Generator, operator: Operator) -> Expected:
     """Whole signals if measurements are simulated, otherwise measurements."""
     shape = generator.signal_shape if job.simulate else operator.measurement_shape or generator.signal_shape
+    own = isinstance(operator, ForwardModel)  # of which nothing is known, such as the size of its measurements
     images = len(shape) > 1 and not (operator.complex_measurements and not job.simulate)
     return Expected(
         shape,
         measured=not images and not job.simulate,
-        unit_range=generator.signal_range == (0.0, 1.0) and images,
+        unit_range=generator.signal_range == (0.0, 1.0) and images and (job.simulate or not own),
         complex_too=bool(operator.complex_measurements) and not job.simulate,
         resize=job.resize,
         whole=None if job.simulate else generator.signal_shape,
-        operator=None if job.simulate else operator,
+        operator=None if job.simulate or own else operator,
     )

@@ -53,7 +53,8 @@ def write_recovery_page(job: Recovery, ledger: Ledger, outcome: Outcome) -> None
         by_fit = sorted(outcome.first, key=lambda item: -(item["residual"] or 0.0))
         sections.append(("Items that fit worst", page.table(_HEAD, [_row(item) for item in by_fit])))
     sections.append(("What was computed", page.paragraph(outcome.plan)))
-    lead = f"{outcome.recovered} of {outcome.total} items from {job.operator}, generator {job.source.generator}."
+    measured = job.forward or job.operator
+    lead = f"{outcome.recovered} of {outcome.total} items from {measured}, generator {job.source.generator}."
     footer = f"genprior {version('genprior')}, torch {torch.__version__}, seed {job.seed}"
     write_text(outcome.report, page.page("Recovered signals", lead, sections, footer))
 

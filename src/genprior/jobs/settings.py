@@ -127,6 +127,8 @@ class Recovery:
     out: Path
     source: Source = field(default_factory=Source)
     operator: str = "identity"
+    forward: str | None = None
+    """Python code in place of an operator, ``my_physics.py:forward``: measurements that are not linear."""
     simulate: bool = False
     """Inputs are whole signals: simulate their measurements, and report the true error."""
     noise: float = 0.0
@@ -167,6 +169,9 @@ class Recovery:
         if self.noise and not self.simulate:
             raise ValueError("`noise` is only used in simulations: add `simulate=True`, or leave it out")
         self._check_loss()
+        _check_forward(self.forward, self.operator, self.loss, self.start)
+        if self.compare and self.forward is not None:
+            raise ValueError("`compare` needs a linear operator, got a `forward` model: leave one of them out")
         if self.latent_ball is not None:
             _validate.number("latent_ball", self.latent_ball, above=0)
         self._check_deviation()
@@ -256,6 +261,22 @@ class Recovery:
         for name in ("out", "device", "pictures"):
             del plain[name]
         return {**plain.pop("source"), **plain, "inputs": [shown(given) for given in self.inputs]}
+
+
+def _check_forward(forward: str | None, operator: str, loss: str, start: str | None) -> None:
+    """A forward model stands in place of the operator, and has its own loss."""
+    if forward is None:
+        return
+    if operator != "identity":
+        raise ValueError(
+            "`operator` and `forward` were both given: give one of them; forward may apply the operator itself"
+        )
+    if loss != "l2":
+        raise ValueError(f"`forward` goes with the loss l2, got {loss!r}, which compares whole images")
+    if start is not None:
+        raise ValueError(
+            "`start` and `forward` were both given, but an encoder is trained for an operator: leave one out"
+        )
 
 
 def _check_start(start: str | None, source: Source, restarts: int | None) -> None:

@@ -71,6 +71,8 @@ class Shipment:
     """The file of an encoder for starts."""
     folder: Path | None = None
     """From which a package is imported that is a network: ``package.module:build``."""
+    forward: str | None = None
+    """The code of a forward model."""
 
     @classmethod
     def of(
@@ -80,6 +82,7 @@ class Shipment:
         classifier: Classifier | None = None,
         *,
         start: str | None = None,
+        forward: str | None = None,
         whole: bool,
     ) -> Shipment:
         """After the networks were opened here, so that the modules they import from their own folder are known.
@@ -89,13 +92,15 @@ class Shipment:
         networks = [(source.generator, source.weights, "generator")]
         if classifier is not None:
             networks.append((classifier.classifier, classifier.weights, "classifier"))
+        if forward is not None:
+            networks.append((forward, None, "forward model"))
         found = [path for network in networks for path in _behind(*network)]
         found += [Path(name) for name in (*files_of(operator), *([] if start is None else [start]))]
         files = tuple(
             Sent.of(path, whole=whole) for path in dict.fromkeys(map(_absolute, found)) if not _installed(path)
         )
         folder = Path.cwd() if any(_is_package(network) for network, _, _ in networks) else None
-        return cls(source, operator, classifier, files, start, folder)._moved(
+        return cls(source, operator, classifier, files, start, folder, forward)._moved(
             {str(path): str(_absolute(path)) for path in found}
         )
 
@@ -127,7 +132,8 @@ class Shipment:
             classifier = Classifier(classifier=_moved(classifier.classifier, at), weights=weights)
         start = self.start and _moved(self.start, at)
         operator = with_files(self.operator, at)
-        return replace(self, source=source, operator=operator, classifier=classifier, start=start)
+        forward = self.forward and _moved(self.forward, at)
+        return replace(self, source=source, operator=operator, classifier=classifier, start=start, forward=forward)
 
 
 def digest_of(file: str | None) -> str:

@@ -14,6 +14,7 @@ from genprior.engines import Blind, Place
 from genprior.files import Items, Loaded
 from genprior.generators import Generator
 from genprior.jobs.comparison import TIME_SHARE, compare
+from genprior.jobs.forward import ForwardModel
 from genprior.jobs.posed import estimated_noise, expected_noise, pose, relative_residual, simulate
 from genprior.jobs.records import Solved, SolvedBatch
 from genprior.jobs.settings import Recovery
@@ -69,8 +70,10 @@ class Model:
     start: StartEncoder | None = None
 
     @classmethod
-    def of(cls, generator: Generator, operator: str, start: str | None = None) -> Model:
-        """The operator fits the generator's signals, and the encoder fits both."""
+    def of(cls, generator: Generator, operator: str, start: str | None = None, forward: str | None = None) -> Model:
+        """The operator, or the forward model in its place, fits the generator's signals, and the encoder fits both."""
+        if forward is not None:
+            return cls(generator, ForwardModel(forward, generator))
         shape, device, dtype = generator.signal_shape, generator.device, generator.dtype
         parsed = parse_operator(operator, shape, device=device, dtype=dtype)
         if start is None:
@@ -110,7 +113,7 @@ class RecoveryWork:
             generator = here.source.open(device).generator
             found = source_digest(here.source.generator, here.source.weights, generator)
             refuse_other_numbers("generator", found, self.digest)
-            return Model.of(generator, here.operator, here.start)
+            return Model.of(generator, here.operator, here.start, here.forward)
 
 
 @dataclass(frozen=True)

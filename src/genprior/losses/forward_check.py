@@ -17,6 +17,11 @@ _SAMPLES = 4
 """Samples on which a forward model is tried: a derivative that vanishes at all of them vanishes almost everywhere."""
 _SAME = 1e-3
 """Relative difference that batched arithmetic may make to the measurements of one item."""
+NO_DERIVATIVE = (
+    "the square root has no derivative at 0, and torch.where passes on the NaN of the branch that it does not take. Use "
+    "x.abs() for (x**2).sqrt(), torch.linalg.vector_norm, or (x + tiny).sqrt()"
+)
+"""What to do about a derivative that is not finite."""
 _AS = "it is called as forward({}) with signals (n, *signal_shape), for any n, and must give one measurement (n, ...) each"
 
 
@@ -53,11 +58,9 @@ def _called(loss: NonLinear, signals: Tensor) -> Tensor:
 def _check_values(loss: NonLinear, image: Tensor, signals: Tensor) -> None:
     expected = (len(signals), *loss.y.shape[1:])
     if image.shape != expected:
-        transposed = image.ndim == 2 and loss.y.shape == image.shape[1:] + loss.y.shape[1:]
-        fix = "is y transposed (y.T)?" if transposed else "correct forward, or y"
         raise ValueError(
-            f"forward gave shape {tuple(image.shape)} for {len(signals)} signals, expected {expected}, because y has shape "
-            f"{tuple(loss.y.shape)} for {len(loss.y)} items: {fix}"
+            f"forward gave shape {tuple(image.shape)} for {len(signals)} signals, expected {expected}, as the items of y have"
+            ": correct forward, or y; is y transposed (y.T)?"
         )
     if image.dtype != loss.y.dtype:
         raise TypeError(
@@ -67,8 +70,8 @@ def _check_values(loss: NonLinear, image: Tensor, signals: Tensor) -> None:
     finite = torch.isfinite(torch.view_as_real(image) if image.is_complex() else image)
     if not bool(finite.all()):
         raise ValueError(
-            f"forward gave {int((~finite).sum())} NaN or infinite measurements of {image.numel()} at samples of the generator: "
-            "does it take the logarithm, the square root or the inverse of zero or less? clamp its argument"
+            f"forward gave {int((~finite).sum())} NaN or infinite measurements of {image.numel()} at samples of the generator"
+            ": does it take the logarithm, the square root or the inverse of zero or less? clamp its argument"
         )
 
 
@@ -89,9 +92,8 @@ def _check_derivative(image: Tensor, point: Tensor, y: Tensor) -> None:
         )
     if not bool(gradient.isfinite().all()):
         raise ValueError(
-            "the derivative of forward is NaN or infinite at samples of the generator, although its values are finite: the "
-            "square root has no derivative at 0, and torch.where passes on the NaN of the branch that it does not take. Use "
-            "x.abs() for (x**2).sqrt(), torch.linalg.vector_norm, or (x + tiny).sqrt()"
+            f"the derivative of forward is NaN or infinite at samples of the generator, although its values are finite: "
+            f"{NO_DERIVATIVE}"
         )
 
 
@@ -107,6 +109,6 @@ def _check_items(loss: NonLinear, signals: Tensor, image: Tensor) -> None:
             return
     raise ValueError(
         "forward gives an item other measurements when it is called with other items: it must treat each on its own, and "
-        "always alike. Does it take a mean or a maximum over the whole batch, has it random numbers, or a module in training mode "
-        "(module.eval())?"
+        "always alike. Does it take a mean or a maximum over the whole batch, has it random numbers, or a module in training "
+        "mode (module.eval())?"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 
 import torch
@@ -12,7 +13,7 @@ from genprior import _batch, _validate
 from genprior._blocks import Block
 from genprior.generators.derivatives import OnlyGradients, pushed
 from genprior.losses.base import Draw, Loss
-from genprior.losses.forward_check import check_forward
+from genprior.losses.forward_check import NO_DERIVATIVE, check_forward
 from genprior.losses.likelihoods import Likelihood
 from genprior.losses.noise import Misfit, noise_level, selected
 
@@ -104,6 +105,10 @@ class NonLinear(Loss):
             image = self.measured(point)
         a = image.detach()
         (gradient,) = torch.autograd.grad(image, point, self._slope(a))
+        if bool(a.isfinite().all()) and not bool(gradient.isfinite().all()):
+            warnings.warn(
+                f"the derivative of forward is NaN or infinite at a signal of the search: {NO_DERIVATIVE}", stacklevel=2
+            )
         return self._value(a), gradient
 
     def gradient(self, w: Tensor, residual: Tensor) -> Tensor:
@@ -258,7 +263,8 @@ class NonLinear(Loss):
         move = _batch.spread(step, w) * u
         with torch.no_grad():
             change = self.measured(w + move) - self.measured(w - move)
-        return change / _batch.spread(2 * step, change)
+        quotient: Tensor = change / _batch.spread(2 * step, change)
+        return quotient
 
 
 def _checked_parameters(parameters: Tensor | Sequence[Tensor], items: int) -> tuple[Tensor, ...]:
@@ -266,8 +272,8 @@ def _checked_parameters(parameters: Tensor | Sequence[Tensor], items: int) -> tu
     for number, each in enumerate(given):
         if not isinstance(each, Tensor):
             raise TypeError(
-                f"parameters[{number}] must be a tensor with one row per item, got {type(each).__name__}: what all items share "
-                "belongs into forward itself"
+                f"parameters[{number}] must be a tensor with one row per item, got {type(each).__name__}: what all items "
+                "share belongs into forward itself"
             )
         if each.ndim == 0 or len(each) != items:
             raise ValueError(

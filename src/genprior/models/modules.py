@@ -45,6 +45,27 @@ def build_from_python(spec: str) -> Any:
         return _built(_import(place, spec), spec)
 
 
+def function_from_python(spec: str) -> Callable[..., Any]:
+    """The function that ``my_physics.py:forward`` names: imported, not called."""
+    place, _, name = spec.rpartition(":")
+    if not is_python(spec):
+        raise ValueError(
+            f"{spec!r} names no function: write my_physics.py:forward, where forward(signals) gives the measurements"
+        )
+    with on_sys_path(_folder(place)):
+        source = _import(place, spec)
+    found = getattr(source, name, None)
+    if not callable(found) or isinstance(found, type):
+        raise ValueError(f"{place} has no function {name!r}: give one of {_functions(source)}")
+    function: Callable[..., Any] = found
+    return function
+
+
+def _functions(source: ModuleType) -> str:
+    there = [key for key, value in vars(source).items() if callable(value) and not key.startswith("_")]
+    return ", ".join(there) or "(it defines none)"
+
+
 def source_file(spec: str) -> Path | None:
     """The file of the code that ``my_model.py:build`` or ``package.module:build`` names; None if there is none."""
     place = spec.rpartition(":")[0]
@@ -113,8 +134,7 @@ def _built(source: ModuleType, spec: str) -> Any:
     if isinstance(build, nn.Module | Generator):
         return build
     if not callable(build):
-        there = [key for key, value in vars(source).items() if callable(value) and not key.startswith("_")]
-        raise ValueError(f"{place} has no function {name!r}: give one of {', '.join(there) or '(it defines none)'}")
+        raise ValueError(f"{place} has no function {name!r}: give one of {_functions(source)}")
     needed = _needed(build)
     if needed:
         raise ValueError(
@@ -133,7 +153,7 @@ def _import(place: str, spec: str) -> ModuleType:
         return imported
     path = Path(place)
     if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path} (from the generator {spec!r})")
+        raise FileNotFoundError(f"there is no file {path} (from {spec!r})")
     name = f"genprior_user_{path.stem}_{zlib.crc32(str(path.resolve()).encode()):08x}"
     found = importlib.util.spec_from_file_location(name, path)
     if found is None or found.loader is None:
@@ -158,7 +178,7 @@ def _guarded(call: Callable[[], Any], spec: str, what: str) -> Any:
     except Exception as problem:
         if isinstance(problem, ModuleNotFoundError) and f"{what}.".startswith(f"import {problem.name}."):
             raise ValueError(
-                f"there is no Python module {what.removeprefix('import ')!r} (from the generator {spec!r}): give a file, "
+                f"there is no Python module {what.removeprefix('import ')!r} (from {spec!r}): give a file, "
                 "my_model.py:build"
             ) from None
         last = traceback.extract_tb(problem.__traceback__)[-1]

@@ -107,8 +107,8 @@ class Linear(Operator):
             apart = norm(self._fn(u + 2 * v) - of_u - 2 * of_v)
             if not bool(apart <= _WRONG * (norm(of_u) + 2 * norm(of_v))):
                 raise ValueError(
-                    "fn is not linear: fn(u + 2v) differs from fn(u) + 2 fn(v): for a non-linear model write the loss "
-                    "as gp.EmpiricalRisk"
+                    "fn is not linear: fn(u + 2v) differs from fn(u) + 2 fn(v): for a model that is not linear "
+                    "give loss=gp.NonLinear(fn, y)"
                 )
             if self._given_adjoint is None:
                 return
