@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,20 +26,24 @@ class Measured:
 
     residuals: Quantiles = field(default_factory=Quantiles)
     errors: Quantiles = field(default_factory=Quantiles)
-    psnrs: Quantiles = field(default_factory=Quantiles)
+    distances: Quantiles = field(default_factory=Quantiles)
+    """Root mean square differences, from which the PSNR follows: that may be negative, for values beyond [0, 1]."""
 
     def add(self, item: dict[str, Any]) -> None:
         """Count one item; what is None, or not known, is left out."""
-        for name, values in (("residual", self.residuals), ("error", self.errors), ("psnr", self.psnrs)):
+        for name, values in (("residual", self.residuals), ("error", self.errors)):
             if item.get(name) is not None:
                 values.add(item[name])
+        if item.get("psnr") is not None:
+            self.distances.add(10 ** (-item["psnr"] / 20))
 
     def numbers(self) -> dict[str, float | None]:
         """The medians."""
+        distance = _median(self.distances)
         return {
             "median_residual": _median(self.residuals),
             "median_error": _median(self.errors),
-            "median_psnr": _median(self.psnrs),
+            "median_psnr": -20 * math.log10(distance) if distance else None,
         }
 
 
