@@ -57,6 +57,8 @@ ORDER = [
     "super_resolution",
     "deblurring",
     "l1_salt_and_pepper",
+    "mri",
+    "ecg",
     "linf_denoising",
     "gross_errors",
     "defence",

@@ -18,8 +18,8 @@ random = torch.Generator().manual_seed(0)
 TIME = torch.linspace(-0.4, 0.6, 192)
 
 # %%
-# Heartbeats around their highest point: five waves P, Q, R, S, T with places, widths and heights that differ from beat to beat,
-# in two leads that see the heart from different sides.
+# Heartbeats around their highest point: five waves P, Q, R, S, T with places, widths and heights that differ from beat to
+# beat, in two leads that see the heart from different sides.
 
 
 def heartbeats(count: int) -> torch.Tensor:

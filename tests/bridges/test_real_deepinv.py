@@ -100,6 +100,38 @@ def test_a_size_that_the_physics_learns_at_its_first_use(physics):
     assert operator.measurement_shape == (2, 3, 28, 28)
 
 
+@pytest.mark.parametrize("columns", [3, 5])
+def test_coils_and_k_space_equal_multi_coil_mri(physics, columns):
+    """Theirs is centred, with real and imaginary parts as channels of signals and measurements."""
+    kept = torch.zeros(28, 28)
+    kept[:, ::columns] = 1
+    maps = torch.complex(random(1, 3, 28, 28, seed=4), random(1, 3, 28, 28, seed=5))
+    theirs = from_deepinv(physics.MultiCoilMRI(mask=kept.expand(1, 2, -1, -1), coil_maps=maps), (2, 28, 28))
+    coils = gp.operators.Coils(maps[0])
+    k_space = gp.operators.Fourier(coils.measurement_shape, kept > 0, centred=True)
+    mine = k_space @ coils @ gp.operators.Complex((2, 28, 28))
+    x = random(2, 2, 28, 28, seed=6)
+    y = mine(x)
+    torch.testing.assert_close(theirs(x), torch.stack([y.real, y.imag], dim=1), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        theirs.adjoint(torch.stack([y.real, y.imag], dim=1)), mine.adjoint(y), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_computed_tomography(physics):
+    """Radon transforms are deepinv's: 20 angles of generated digits, with a generator and with total variation."""
+    A = from_deepinv(physics.Tomography(angles=20, img_width=28), SHAPE)
+    assert A.measurement_shape == (1, 40, 20)
+    G = gp.load_generator("mnist")
+    x = G(G.sample_latent(2, seed=1)).detach()
+    y = A(x)
+    zero = gp.metrics.relative_error(A.adjoint(y) / A.norm() ** 2, x)
+    found = gp.solve(gp.Problem(G, loss=gp.LeastSquares(A, y)), stop=gp.MaxSteps(30)).signal
+    smooth = gp.baselines.total_variation(A, y, tolerance=1e-2).signal
+    for signal in (found, smooth):
+        assert (gp.metrics.relative_error(signal, x) < 0.5 * zero).all()
+
+
 def test_a_filter_larger_than_the_image_has_no_exact_prox(physics):
     operator = from_deepinv(physics.Downsampling(SHAPE, filter="gaussian", factor=4), SHAPE)
     assert operator.resolvent_method.startswith("conjugate gradient")

@@ -14,7 +14,7 @@ RULE = gp.trial.Ridge(6.0)
 
 
 def course(case, steps=150, near=None):
-    """The problem and the states of a run, from random starts or from points between them (``near`` = 1) and a solution (0)."""
+    """The problem and the states of a run, from random starts, or from between them (``near`` 1) and a solution (0)."""
     certified = CERTIFIED[case]()
     problem = certified.problem
     solver = gp.QuasiNewton(ridge=RULE.weight).solver(problem)

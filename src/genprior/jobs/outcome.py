@@ -26,8 +26,8 @@ class Measured:
 
     residuals: Quantiles = field(default_factory=Quantiles)
     errors: Quantiles = field(default_factory=Quantiles)
-    squares: Quantiles = field(default_factory=Quantiles)
-    """Mean squared errors, of which the PSNR is made: it may be below zero."""
+    distances: Quantiles = field(default_factory=Quantiles)
+    """Root mean square differences, from which the PSNR follows: that may be negative, for values beyond [0, 1]."""
 
     def add(self, item: dict[str, Any]) -> None:
         """Count one item; what is None, or not known, is left out."""
@@ -35,15 +35,15 @@ class Measured:
             if item.get(name) is not None:
                 values.add(item[name])
         if item.get("psnr") is not None:
-            self.squares.add(10 ** (-item["psnr"] / 10))
+            self.distances.add(10 ** (-item["psnr"] / 20))
 
     def numbers(self) -> dict[str, float | None]:
         """The medians."""
-        square = _median(self.squares)
+        distance = _median(self.distances)
         return {
             "median_residual": _median(self.residuals),
             "median_error": _median(self.errors),
-            "median_psnr": None if square is None else -10 * math.log10(square),
+            "median_psnr": -20 * math.log10(distance) if distance else None,
         }
 
 

@@ -20,6 +20,7 @@ from genprior.report.views import curves
 from genprior.status import Status
 
 _ROW = 8
+"""Images in a row; fewer where they are wide."""
 _NAMES = {
     "truth": "original",
     "before": "measured",
@@ -170,11 +171,12 @@ def _images(ledger: Ledger, job: Recovery, total: int) -> dict[str, Tensor]:
 
 
 def _strips(images: dict[str, Tensor]) -> str:
-    """Rows of eight, original, measured and recovered below each other; of signals in time their curves."""
+    """Rows of images, original, measured and recovered below each other; of signals in time their curves."""
     if images["after"].ndim == 3:
         return curves({_NAMES[name]: part for name, part in images.items()})
-    zoom = max(1, 128 // images["after"].shape[-1])
+    height, width = images["after"].shape[-2:]
+    zoom, many = max(1, 128 // height), max(1, round(_ROW * min(1.0, height / width)))
     rows = []
-    for start in range(0, len(images["after"]), _ROW):
-        rows += [(_NAMES[name], part[start : start + _ROW]) for name, part in images.items()]
+    for start in range(0, len(images["after"]), many):
+        rows += [(_NAMES[name], part[start : start + many]) for name, part in images.items()]
     return page.strips(rows, zoom)

@@ -7,7 +7,7 @@ import html
 import io
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -23,7 +23,15 @@ _CHANNELS = 8
 """Most channels that are drawn."""
 _POINTS = 2000
 """Most values along a curve: longer ones keep the least and the largest of each stretch, so that no peak is lost."""
-_COLUMNS = 2
+_SHORT = 300
+"""Signals up to this length are drawn two in a row."""
+_STYLES: dict[str, dict[str, Any]] = {
+    "original": {"color": "0.7", "linewidth": 3.0},
+    "measured": {"color": "0.2", "linestyle": "none", "marker": ".", "markersize": 3},
+    "recovered": {"color": "C0", "linewidth": 1.3, "zorder": 3},
+}
+_COLOURS = ("C8", "C1", "C2", "C4")
+_OTHERS: dict[str, Any] = {"linewidth": 0.7, "alpha": 0.7}
 _GAP = 2
 """Pixels between slices or channels."""
 
@@ -48,7 +56,8 @@ def as_images(signals: Tensor) -> Tensor:
 def curves(parts: Mapping[str, Tensor]) -> str:
     """Curves of the same signals by different methods, ``(N, channels, n)`` by name, as an image for a page.
 
-    One plot for each channel of each item; those of more than one channel of the first four items only.
+    One plot for each channel of each item; those of more than one channel of the first four items only. What is
+    "measured" is drawn as dots, but for zeros, which stand for what was not.
     """
     figure = curve_figure(parts)
     store = io.BytesIO()
@@ -65,7 +74,7 @@ def curve_figure(parts: Mapping[str, Tensor]) -> Figure:
     first = next(iter(parts.values()))
     channels = min(_CHANNELS, first.shape[1])
     count = len(first) if channels == 1 else min(4, len(first))
-    columns = min(_COLUMNS, count)
+    columns = 2 if count > 1 and first.shape[2] <= _SHORT else 1
     rows = math.ceil(count / columns)
     height = 1.6 if channels == 1 else 0.9
     figure = Figure(figsize=(10, rows * channels * height + 0.5), layout="constrained")
@@ -87,7 +96,10 @@ def curve_figure(parts: Mapping[str, Tensor]) -> Figure:
 
 def _draw(place: Axes, values: Tensor, name: str, number: int) -> None:
     at, thinned = _thinned(values.detach().cpu().double())
-    place.plot(at.numpy(), thinned.numpy(), linewidth=1.0, alpha=0.8, color=f"C{number}", label=name)
+    if name == "measured":
+        at, thinned = at[thinned != 0], thinned[thinned != 0]
+    style = _STYLES.get(name, {"color": _COLOURS[number % len(_COLOURS)]} | _OTHERS)
+    place.plot(at.numpy(), thinned.numpy(), label=name, **style)
     place.tick_params(labelsize=7)
     place.grid(alpha=0.3)
     place.margins(x=0)
