@@ -6,6 +6,10 @@ In low light a camera counts photons. A pixel of brightness 0.5 at a peak of 5 p
 now and then: the variance of a count is its mean, so bright pixels are noisier than dark ones, and least squares trusts
 them as much. ``gp.Poisson`` is the likelihood of counts. Together with the generator's own latent distribution it makes the
 maximum a posteriori problem, ``gp.map_problem``, which needs no weight to be chosen.
+
+Where photons are many, another error takes over: real digits are not quite what the generator makes, and a dark pixel that
+should be 0.03 brighter is a gross error to a likelihood that expects a tenth of a photon there. ``readout`` says that counts
+are off by that much, whatever their mean.
 """
 
 import matplotlib.pyplot as plt
@@ -28,7 +32,7 @@ peaks = (5, 20, 100)
 errors = {"least squares": [], "Poisson": [], "Poisson and prior": []}
 for peak in peaks:
     y = torch.poisson(peak * digits + background, generator=torch.Generator().manual_seed(peak))
-    counts = gp.Poisson(A, y, gain=peak, background=background)
+    counts = gp.Poisson(A, y, gain=peak, background=background, readout=0.03 * peak)
     problems = {
         "least squares": gp.Problem(G, gp.LeastSquares(A, (y - background) / peak)),
         "Poisson": gp.Problem(G, counts),
