@@ -68,7 +68,7 @@ def test_every_option_arrives(tmp_path, monkeypatch):
     words = (
         "recover a b --out o --operator blur:sigma=2 --generator m.py:f --weights w.pt --latent-shape 3 1 1 --range -1 1 "
         "--label 4 --loss l2 --box 0 2 --latent-ball 7 --solver adam --restarts 3 --time 9 --steps 11 --batch-size 5 "
-        "--start e.safetensors --patience 8 --settle-after 9 "
+        "--deviation 0.2 --basis dct --start e.safetensors --patience 8 --settle-after 9 "
         "--simulate --noise 0.5 --resize --skip --seed 6 --device cpu --threads 1 --json "
         "--workers 3 --engine ray --address host:1 --cpus-per-worker 2 --gpus-per-worker 0.5 --batch-time 9"
     )
@@ -91,7 +91,7 @@ def test_every_option_arrives(tmp_path, monkeypatch):
             "label": 4, "labels": None,
         },
         "operator": "blur:sigma=2", "simulate": True, "noise": 0.5, "loss": "l2", "box": (0.0, 2.0), "latent_ball": 7.0,
-        "solver": "adam", "restarts": 3, "time": 9.0, "steps": 11, "patience": 8,
+        "deviation": 0.2, "basis": "dct", "solver": "adam", "restarts": 3, "time": 9.0, "steps": 11, "patience": 8,
         "settle_after": 9, "batch_size": 5, "seed": 6, "device": "cpu",
         "resize": True, "skip": True, "start": "e.safetensors",
     }  # fmt: skip
