@@ -342,6 +342,16 @@ class GradientTwice(Squared):
         return 2 * super().gradient(w, residual)
 
 
+class HalfOfTheResidual(Squared):
+    def squares(self, w, residual):
+        return 0.5 * super().squares(w, residual)
+
+
+class ColumnsTwice(Squared):
+    def squares_jvp(self, w, tangents):
+        return 2 * super().squares_jvp(w, tangents)
+
+
 class CurvatureTooSmall(Squared):
     def curvature(self, w):
         mu, nu = super().curvature(w)
@@ -401,6 +411,8 @@ class FitsNothing(Squared):
 
 WRONG_LOSSES = {
     "gradient twice": Wrong(GradientTwice, "gradient_equals", "differences of the value: at"),
+    "half of the residual": Wrong(HalfOfTheResidual, "residual_of", "is the value: at"),
+    "columns twice": Wrong(ColumnsTwice, "residual_of", "squares_jvp equals differences: at"),
     "curvature too small": Wrong(CurvatureTooSmall, "curvature", r"nu bounds.*nu \[0.9"),
     "stronger than it is": Wrong(StrongerThanItIs, "curvature", "mu is below"),
     "not as strongly convex": Wrong(StrongerThanItIs, "convex", "strongly where mu > 0"),
