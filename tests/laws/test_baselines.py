@@ -196,3 +196,20 @@ def test_bad_input_is_named():
         lasso(ops.Linear(lambda x: x, lambda y: y), y)
     with pytest.raises(ValueError, match="start has signals"):
         lasso(operator, y, start=lasso(operator, y[:1]))
+
+
+@pytest.mark.parametrize("tolerance", [1e-1, 1e-3])
+def test_the_residual_bounds_what_is_missing_from_optimality(tolerance):
+    """Far from convergence: ``A^T (A w - y) + q = 0`` and w in the normal cone of the box ``|q| <= weight`` at q."""
+    operator = OPERATORS["gaussian"]()
+    y = measurements(operator)
+    found = lasso(operator, y, weight=WEIGHTS, tolerance=tolerance)
+    w, q, bound = found.signal, found.point.q, WEIGHTS[:, None, None]
+    assert (q.abs() <= bound + 1e-12).all() and (found.residual <= tolerance).all()
+    gradient = operator.adjoint(operator(w) - y)
+    slope = (gradient + q).flatten(1).norm(dim=1) / operator.adjoint(y).flatten(1).norm(dim=1)
+    inside = q.abs() < bound - 1e-12
+    cone = torch.where(inside, 0, torch.where(q > 0, w.clamp_min(0), w.clamp_max(0)))
+    corner = (w - cone).flatten(1).norm(dim=1) / w.flatten(1).norm(dim=1)
+    assert (torch.maximum(slope, corner) <= found.residual * (1 + 1e-6) + 1e-12).all()
+    assert (torch.maximum(slope, corner) > 0.01 * tolerance * (found.steps > 10)).any()
