@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import genprior as gp
 from genprior.generators import ScaledIdentity, preconditioner
-from genprior.generators.preconditioner import scaled_identity
+from genprior.generators.preconditioner import Variance, completed, estimated, scaled_identity
 from tests.laws.certified import CERTIFIED
 
 F64 = torch.float64
@@ -47,6 +47,26 @@ def test_one_of_a_broken_generator_is_the_identity():
             return z / 0
 
     assert torch.equal(scaled_identity(gp.Generator(Broken(), 3, 3), 2, 2).matrix, torch.eye(3))
+
+
+@pytest.mark.parametrize("latent", [gp.Normal(), gp.Uniform(-2.0, 3.0)])
+def test_the_variance_of_a_linear_generator_is_that_of_its_entries(latent):
+    torch.manual_seed(0)
+    module = nn.Linear(5, 40).double()
+    generator = gp.Generator(module, 5, 40, latent=latent)
+    exact = module.weight.square().sum() * generator.spread**2
+    torch.testing.assert_close(estimated(generator, 4000, 1).variance, exact, rtol=0.05, atol=0)
+    torch.testing.assert_close(completed(generator, torch.eye(5), 4000).variance, exact, rtol=0.05, atol=0)
+    torch.testing.assert_close(estimated(generator, 1, 4000).variance, exact, rtol=0.05, atol=0)
+
+
+def test_the_variance_is_exact_in_parts_and_where_signals_are_much_alike():
+    signals = 1e3 + torch.randn(20, 3, 4, generator=torch.Generator().manual_seed(0))
+    variance = Variance()
+    for part in signals.split([1, 7, 12]):
+        variance.add(part)
+    exact = signals.double().var(dim=0).sum().float()
+    torch.testing.assert_close(variance.total(torch.tensor(1.0)), exact, rtol=1e-4, atol=0)
 
 
 def test_large_latents_have_one_and_a_given_matrix_stays():

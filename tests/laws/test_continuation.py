@@ -14,7 +14,7 @@ RULE = gp.trial.Ridge(6.0)
 
 
 def course(case, steps=150, near=None):
-    """The problem and the states of a run, from random starts or from points that are ``near`` a solution."""
+    """The problem and the states of a run, from random starts or from points between them (``near`` = 1) and a solution (0)."""
     certified = CERTIFIED[case]()
     problem = certified.problem
     solver = gp.QuasiNewton(ridge=RULE.weight).solver(problem)
@@ -29,14 +29,15 @@ def course(case, steps=150, near=None):
 
 
 def typical(problem, state):
-    """The mean curvature in z, and the energy of a linear generator at random points that goes with it."""
-    values = torch.linalg.eigvalsh(problem.generator.preconditioner().matrix)
-    mean = state.model.curvature * values.mean()
-    return mean, mean * len(values) * problem.generator.spread**2
+    """The mean curvature in z, and the energy between random signals."""
+    average = problem.generator.preconditioner()
+    signals = problem.generator(problem.generator.sample_latent(32)).flatten(1)
+    torch.testing.assert_close(average.variance, signals.var(dim=0).sum())
+    return state.model.curvature * torch.linalg.eigvalsh(average.matrix).mean(), state.model.curvature * average.variance
 
 
-def test_at_random_starts_it_is_the_weight_times_the_typical_curvature():
-    problem, states = course("noisy", 1)
+def test_at_starts_far_off_it_is_the_weight_times_the_typical_curvature():
+    problem, states = course("noisy", 1, near=6.0)
     mean, energy = typical(problem, states[0])
     assert (states[0].trial.energy > RULE.far * energy).all()
     torch.testing.assert_close(states[1].ridge.weight, RULE.weight * mean)

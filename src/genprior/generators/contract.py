@@ -28,6 +28,7 @@ from genprior.generators.preconditioner import (
     Preconditioner,
     ScaledIdentity,
     affordable,
+    completed,
     estimated,
 )
 
@@ -101,7 +102,7 @@ class Generator:
             )
         self.speedups: tuple[str, ...] = ()
         self.passes = Passes()
-        self._given = None if preconditioner is None else Preconditioner(self._checked_preconditioner(preconditioner))
+        self._given = None if preconditioner is None else self._checked_preconditioner(preconditioner)
         self._given_for = "" if preconditioner is None else contents_of(self.module)
         self._known = Remembered()
 
@@ -274,28 +275,32 @@ class Generator:
 
         A matrix up to a latent dimension of 1024, above it a multiple of the identity with the same trace.
         The given one, if there is one; otherwise estimated and cached until the module's contents change: from 256 random
-        vectors, in a run from 8, or fewer where its limits are tight. Within a run it is constant.
+        vectors, in a run from 8, or fewer where its limits are tight. With it comes the variance of the signals, from the same
+        32 or 4 latents. Within a run it is constant.
         """
         if self.passes.preconditioner is not None:
             return self.passes.preconditioner
         self._follow()
         contents = contents_of(self.module)
-        given = self._given if self._given_for == contents else None
-        found = self._estimated(contents) if given is None else given
+        found = self._estimated(contents)
         if self.passes.of_a_run:
             self.passes.preconditioner = found
         return found
 
     def _estimated(self, contents: str) -> Preconditioner | ScaledIdentity:
-        """An estimate, remembered by its size."""
+        """An estimate, remembered by its size; of one that was given only the variance is estimated."""
         known, passes = self._known, self.passes
         if known.contents != contents:
             known.preconditioners, known.contents = {}, contents
+        given = self._given if self._given_for == contents else None
         size = IN_A_RUN if passes.of_a_run else (POINTS, PULLBACKS)
         if size not in known.preconditioners:
-            points, pullbacks = size = affordable(passes) if passes.of_a_run else size
+            size = affordable(passes) if passes.of_a_run else size
+            points, pullbacks = size if given is None else (size[0], 0)
             forwards, backwards = passes.counts()
-            known.preconditioners[size] = estimated(self, points, pullbacks)
+            known.preconditioners[size] = (
+                estimated(self, points, pullbacks) if given is None else completed(self, given, points)
+            )
             if passes.of_a_run:  # counted in passes of its batches
                 batches = math.ceil(points / passes.rows)
                 passes.recount(forwards + batches, backwards + batches * pullbacks)
@@ -334,7 +339,7 @@ class Generator:
     @property
     def given_preconditioner(self) -> Tensor | None:
         """The matrix given with the generator, if there was one."""
-        return None if self._given is None else self._given.matrix
+        return self._given
 
     def forget(self) -> None:
         """Drop the estimated preconditioner and the pool: for benchmarks in which every run makes its own passes."""

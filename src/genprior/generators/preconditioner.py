@@ -45,6 +45,8 @@ class Preconditioner:
     """``E[DG^T DG]`` over the latent distribution, ``(s, s)``, and its eigenvectors."""
 
     matrix: Tensor
+    variance: Tensor
+    """``E |G - E G|^2``, a number: how far signals are from each other."""
 
     @cached_property
     def modes(self) -> tuple[Tensor, Tensor]:
@@ -74,6 +76,8 @@ class ScaledIdentity:
 
     values: Tensor
     """The eigenvalues, ``(s,)``, all the same."""
+    variance: Tensor
+    """As that of :class:`Preconditioner`."""
 
     vectors = None
     """The coordinates themselves."""
@@ -107,18 +111,31 @@ def estimated(generator: Generator, points: int, pullbacks: int) -> Precondition
     It depends on the generator alone (points and vectors are always the same), hence not on the batch.
     """
     if math.prod(generator.latent_shape) <= LARGEST_DENSE:
-        return Preconditioner(mean_gram(generator, points, pullbacks))
+        variance = Variance()
+        gram = mean_gram(generator, points, pullbacks, variance)
+        return Preconditioner(gram, variance.total(gram.diagonal().sum() * generator.spread**2))
     return scaled_identity(generator, points, pullbacks)
 
 
-def mean_gram(generator: Generator, points: int = POINTS, pullbacks: int = PULLBACKS) -> Tensor:
+def completed(generator: Generator, matrix: Tensor, points: int) -> Preconditioner:
+    """A matrix that is known, with the variance of so many signals: forward passes alone."""
+    variance = Variance()
+    for _ in _vectors(generator, points, 0, variance):
+        """There are none: the signals alone are of interest."""
+    return Preconditioner(matrix, variance.total(matrix.diagonal().sum() * generator.spread**2))
+
+
+def mean_gram(
+    generator: Generator, points: int = POINTS, pullbacks: int = PULLBACKS, variance: Variance | None = None
+) -> Tensor:
     """Estimate ``E[DG(z)^T DG(z)]`` over the latent distribution by random vectors: ``E[(DG^T v)(DG^T v)^T]``, v normal.
 
     One forward and ``pullbacks`` backward passes where the points fit into memory together. The identity where the generator
     gives no finite numbers. An estimate from fewer than s vectors, for latent dimension s, is singular: it is averaged with a
-    multiple of the identity.
+    multiple of the identity. The signals are added to ``variance``.
     """
-    gram = sum(gradient.mT @ gradient for gradient in _vectors(generator, points, pullbacks)) / (points * pullbacks)
+    vectors = _vectors(generator, points, pullbacks, variance or Variance())
+    gram = sum(gradient.mT @ gradient for gradient in vectors) / (points * pullbacks)
     assert isinstance(gram, Tensor), "there is a vector"
     identity = torch.eye(len(gram)).to(gram)
     if not bool(torch.isfinite(gram).all()):
@@ -132,22 +149,50 @@ def scaled_identity(generator: Generator, points: int, pullbacks: int) -> Scaled
 
     The identity itself where the generator gives no finite numbers, or where all eigenvalues are zero.
     """
-    squares = torch.cat([_batch.square(gradient) for gradient in _vectors(generator, points, pullbacks)])
+    variance = Variance()
+    squares = torch.cat([_batch.square(gradient) for gradient in _vectors(generator, points, pullbacks, variance)])
     size = math.prod(generator.latent_shape)
     mean = squares.mean() / size
     usable = bool(torch.isfinite(mean)) and float(mean) > 0
-    return ScaledIdentity((mean if usable else torch.ones_like(mean)).expand(size))
+    values = (mean if usable else torch.ones_like(mean)).expand(size)
+    return ScaledIdentity(values, variance.total(values.sum() * generator.spread**2))
 
 
-def _vectors(generator: Generator, points: int, pullbacks: int) -> Iterator[Tensor]:
-    """``DG(z)^T v``, flat, in parts that fit into memory."""
+class Variance:
+    """The sum over entries of the variance of signals that come in parts."""
+
+    def __init__(self) -> None:
+        self._first: Tensor | None = None
+        self._sum = self._squares = torch.zeros(())
+        self._count = 0
+
+    def add(self, signals: Tensor) -> None:
+        """More signals."""
+        flat = _batch.flat(signals.detach())
+        if self._first is None:
+            self._first = flat[0]
+        shifted = flat - self._first  # so that little is lost in rounding where signals are much alike
+        self._sum = self._sum.to(shifted) + shifted.sum(dim=0)
+        self._squares = self._squares.to(shifted) + shifted.square().sum()
+        self._count += len(flat)
+
+    def total(self, of_a_linear_generator: Tensor) -> Tensor:
+        """The unbiased estimate; that of a linear generator where there is one signal, or none that is finite."""
+        among = self._squares - self._sum.square().sum() / max(1, self._count)
+        found = among / max(1, self._count - 1)
+        return torch.where((found > 0) & found.isfinite(), found, of_a_linear_generator.to(found))
+
+
+def _vectors(generator: Generator, points: int, pullbacks: int, variance: Variance) -> Iterator[Tensor]:
+    """``DG(z)^T v``, flat, in parts that fit into memory; the signals ``G(z)`` are added to ``variance``."""
     random = torch.Generator().manual_seed(0)
     latents = generator.draw(points, random)
     size = max(1, _LARGEST // math.prod(generator.signal_shape))
     for part in _batch.pieces(latents, size):
-        with torch.enable_grad():
-            leaf = part.detach().requires_grad_()
+        with torch.set_grad_enabled(pullbacks > 0):
+            leaf = part.detach().requires_grad_(pullbacks > 0)
             value = generator(leaf)
+        variance.add(value)
         for number in range(pullbacks):
             v = torch.randn(value.shape, generator=random, dtype=torch.float32, device="cpu").to(value)
             yield _batch.flat(generator.backward(leaf, value, v, keep=number < pullbacks - 1)).detach()

@@ -235,9 +235,9 @@ class NoRidge(Continuation):
 class Ridge(Continuation):
     """The weight falls with the energy or with the steps, whichever is less, and ends at zero.
 
-    At the start it is ``weight u``, where u is the mean of the first Hessian's eigenvalues; reduced by the
-    square of ``energy / (far s u)`` below one, because warm starts must not be left (a linear generator of latent dimension
-    s has the energy ``s u`` between two random points of unit size). Then it is the first weight times
+    At the start it is ``weight u``, where u is the mean of the first Hessian's eigenvalues; reduced by the square of
+    ``energy / (far e)`` below one, because good starts must not be left. Here e is the energy between two random signals:
+    their total variance times the curvature. Then it is the first weight times
     ``min(energy left, share)^power``. The share falls by a factor with every accepted step. The ridge changes the path, not
     the answer.
 
@@ -246,7 +246,7 @@ class Ridge(Continuation):
     weight
         at the start, relative to the typical curvature in z; 0: none.
     far
-        share of the energy between random points above which the ridge has its full weight.
+        share of the energy between random signals from which on the ridge has its full weight.
     decay, slow_decay, settled_decay
         factors on the share after an accepted step; after one that gained less than ``slow``, because the ridge may be
         what keeps the energy up; after one with a predicted decrease below ``settled``, because the function is then near its
@@ -260,7 +260,7 @@ class Ridge(Continuation):
     """
 
     weight: float = 3.0
-    far: float = 0.15
+    far: float = 0.7
     decay: float = 0.92
     slow_decay: float = 0.8
     settled_decay: float = 0.3
@@ -281,11 +281,9 @@ class Ridge(Continuation):
         return RidgeState(zero, torch.ones_like(zero), first, energy.abs())
 
     def _first(self, problem: Problem, curvature: Tensor, energy: Tensor) -> Tensor:
-        values = problem.generator.preconditioner().values
-        typical = curvature * values.mean()
-        at_random = typical * len(values) * problem.generator.spread**2
-        far = _batch.ratio(energy.abs(), self.far * at_random).clamp_max(1.0)
-        return torch.where(energy.isfinite(), self.weight * typical * far.square(), 0.0)
+        average = problem.generator.preconditioner()
+        far = _batch.ratio(energy.abs(), self.far * curvature * average.variance).clamp_max(1.0)
+        return torch.where(energy.isfinite(), self.weight * curvature * average.values.mean() * far.square(), 0.0)
 
     def next(self, ridge: RidgeState, change: EnergyChange) -> RidgeState:
         """A smaller share where the trial was accepted, and the weight that goes with it."""
