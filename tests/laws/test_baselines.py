@@ -113,14 +113,14 @@ def test_answer_is_the_minimiser(name, method):
             )  # elsewhere it need not be unique
 
 
-@pytest.mark.parametrize("count", [8, 24])
+@pytest.mark.parametrize("count", [8, 22])
 def test_a_basis_that_is_not_orthonormal(count):
     operator, basis = ops.Gaussian(12, IMAGE, seed=1, dtype=F64), frame(count)
     y = measurements(operator)
-    found = lasso(operator, y, basis, WEIGHTS, tolerance=1e-5)
+    found = lasso(operator, y, basis, WEIGHTS, tolerance=1e-6)
     for i, weight in enumerate(WEIGHTS.tolist()):
         argument, value = minimum(operator @ basis, y, i, cp.norm1, weight, count)
-        assert found.objective[i].item() == pytest.approx(value, rel=1e-6)
+        assert found.objective[i].item() == pytest.approx(value, rel=1e-5)
         expected = basis(torch.as_tensor(argument)[None])[0]
         torch.testing.assert_close(operator(found.signal[i : i + 1])[0], operator(expected[None])[0], atol=1e-3, rtol=0)
 
