@@ -55,15 +55,15 @@ class HeldOut:
     close: float = 1e-4
 
     def chosen(self, problem: Problem, x: Tensor) -> Tensor:
-        """The weight of each item, where the generator alone gives the signals ``x``."""
+        """The weight of each item, where the generator alone gives the signals ``x``.
+
+        Measurements count as in the loss: in units of their noise, where that is known.
+        """
         loss, generator, term = problem.loss, problem.generator, problem.on_latent
-        if not isinstance(loss, LeastSquares):
-            raise ValueError(
-                f"deviation='auto' chooses the weight by held-out measurements, which {type(loss).__name__} has none of: give "
-                "the weight, as in deviation=0.1 * gp.L1()"
-            )
         assert isinstance(generator, Deviating) and isinstance(term, Blocks), "a problem with a deviation"
-        operator, residual = loss.operator, loss.y - loss.operator(x)
+        assert isinstance(loss, LeastSquares), "checked by the problem"
+        operator, y = loss.whitened, loss.y if loss.noise is None else loss.y / loss.noise
+        residual = y - operator(x)
         penalty = term.parts[1]
         largest = _batch.flat(generator.coefficients_gradient(operator.adjoint(residual))).abs().amax(dim=1)
         largest = torch.where(largest > 0, largest, 1.0)
