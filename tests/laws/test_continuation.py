@@ -33,7 +33,9 @@ def typical(problem, state):
     average = problem.generator.preconditioner()
     signals = problem.generator(problem.generator.sample_latent(32)).flatten(1)
     torch.testing.assert_close(average.variance, signals.var(dim=0).sum())
-    return state.model.curvature * torch.linalg.eigvalsh(average.matrix).mean(), state.model.curvature * average.variance
+    return state.model.curvature * torch.linalg.eigvalsh(
+        average.matrix
+    ).mean(), state.model.curvature * average.variance
 
 
 def test_at_starts_far_off_it_is_the_weight_times_the_typical_curvature():

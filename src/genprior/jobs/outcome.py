@@ -21,7 +21,7 @@ _OF_A_BATCH = ("seconds", "forwards", "backwards")
 
 
 @dataclass
-class Measured:
+class Accuracy:
     """How well one method did."""
 
     residuals: Quantiles = field(default_factory=Quantiles)
@@ -56,9 +56,9 @@ class Outcome:
     report: Path
     counts: Counter[str] = field(default_factory=Counter)
     """How many items ended with each status."""
-    own: Measured = field(default_factory=Measured)
+    own: Accuracy = field(default_factory=Accuracy)
     """How well the generator did."""
-    baselines: dict[str, Measured] = field(default_factory=dict)
+    baselines: dict[str, Accuracy] = field(default_factory=dict)
     """The same numbers of classical methods, where the job compares."""
     nearer: Counter[str] = field(default_factory=Counter)
     """How many items a classical method came nearer to the truth than the generator, by the nearest one."""
@@ -126,7 +126,7 @@ class Outcome:
             self.outside += (item["reach"] or 0.0) > 1
             self.own.add(item)
             for name, one in item.get("baselines", {}).items():
-                self.baselines.setdefault(name, Measured()).add(one)
+                self.baselines.setdefault(name, Accuracy()).add(one)
             if (better := nearer(item)) is not None:
                 self.nearer[better] += 1
 
