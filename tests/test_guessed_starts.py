@@ -35,8 +35,8 @@ def test_a_guess_stands_where_its_measurements_put_it():
     problem = hard_problem()
     truth, drawn = latents(), latents(seed=3)
     guess = torch.cat([truth[:4], drawn[4:]])
-    plain = nearest(problem, 8, 128, seed=0)
-    found = nearest(problem, 8, 128, seed=0, guess=Given(guess))
+    plain = nearest(problem, 8, 64, seed=0)
+    found = nearest(problem, 8, 64, seed=0, guess=Given(guess))
     A, y = problem.loss.observed()
     own = (A(problem.generator(guess)) - y).norm(dim=1)
     pool = problem.generator.pool(len(plain.latents)).signals

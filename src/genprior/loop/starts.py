@@ -22,8 +22,8 @@ from genprior.problem import Problem
 
 SAMPLES = 512
 """Most samples of a pool: 4096 solve hardly more items."""
-_PER_ITEM = 16
-"""Samples for each item of the run: looking then costs as much as about eight iterations, at most."""
+_PER_ITEM = 8
+"""Samples for each item of the run: looking then costs as much as about four iterations, and solves as many items as 16."""
 _MOST_OF_BUDGET = 0.15
 """Share of a run's limits that looking may take."""
 _FOR_A_GUESS = 2
@@ -84,11 +84,11 @@ def nearest(problem: Problem, items: int, most: int, seed: int, guess: Guess | N
 
     A guess counts as one more sample, and stands behind those that fit as well, and always behind the nearest one: so the
     first round is the same with and without it. The passes are counted and limited by those of the problem's generator.
-    The candidates of an item depend on the seed, its data, and on how many items there are: up to 32 of them, the pool grows
+    The candidates of an item depend on the seed, its data, and on how many items there are: up to 64 of them, the pool grows
     with their number. Where more are wanted than it has, samples whose measurements are not known follow.
     """
     generator = problem.generator
-    affordable = _affordable(generator, min(SAMPLES, _PER_ITEM * items), items)
+    affordable = _affordable(generator, min(SAMPLES, max(BLOCK, _PER_ITEM * items)), items)
     if affordable < BLOCK:
         return None
     pool = generator.pool(affordable, seed, rows=items)
