@@ -11,8 +11,9 @@ from genprior import _batch, _validate
 from genprior.losses.base import Loss
 from genprior.losses.exact_step import DiagonalProx, OrthogonalRows, QuadraticRows, Resolvent
 from genprior.losses.noise import Misfit, noise_level, ones_of, selected
-from genprior.operators import Identity, Mask, Operator, weighted
+from genprior.operators import Identity, Mask, Operator
 from genprior.operators.base import RowForm
+from genprior.operators.weighted import weighted
 from genprior.terms import Quadratic, Term, Zero
 from genprior.terms.parameters import describe
 

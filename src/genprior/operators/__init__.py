@@ -24,7 +24,7 @@ from genprior.operators.hadamard import SubsampledHadamard
 from genprior.operators.krylov import CGResult, conjugate_gradient
 from genprior.operators.linear import Linear
 from genprior.operators.stack import Stack
-from genprior.operators.weighted import Weighted, weighted
+from genprior.operators.weighted import Weighted
 
 if TYPE_CHECKING:
     from genprior.bridges.deepinv_operator import DeepinvOperator, from_deepinv
@@ -52,7 +52,6 @@ __all__ = [
     "Weighted",
     "conjugate_gradient",
     "from_deepinv",
-    "weighted",
 ]
 
 

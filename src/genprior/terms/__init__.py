@@ -1,7 +1,7 @@
 """Convex, prox-friendly terms R on the signal and H on the latent, with ``f + g``, ``c * f`` and ``f.around(y)``."""
 
 from genprior.terms.base import Around, Quadratic, Scaled, Term, Zero
-from genprior.terms.blocks import Blocks, by_block
+from genprior.terms.blocks import Blocks
 from genprior.terms.norms import L1, L2, LInf, SquaredL2
 from genprior.terms.sets import Ball, Box, Indicator, L1Ball, Simplex
 from genprior.terms.sums import Sum
@@ -25,5 +25,4 @@ __all__ = [
     "Term",
     "TotalVariation",
     "Zero",
-    "by_block",
 ]
