@@ -18,8 +18,9 @@ from genprior.generators import Generator, Joint, Passes
 from genprior.generators.deviating import Deviating
 from genprior.losses import LeastSquares, Loss, NoLoss, SquaredDistance
 from genprior.operators import Identity, Mask, Operator
-from genprior.terms import L1, Blocks, Sum, Term, Zero, by_block
+from genprior.terms import L1, Blocks, Sum, Term, Zero
 from genprior.terms.base import Around, Wrapped
+from genprior.terms.blocks import by_block
 
 _FAR_OUT = 8.0
 """Distance from the range, in its widths, that noise does not explain."""
