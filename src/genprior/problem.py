@@ -59,7 +59,8 @@ class Problem:
         dictionary of terms by block, ``{"theta": gp.Box(0, 1)}``, each in the units of the block.
     deviation
         the term D on the coefficients v of a deviation from the range of G, such as ``0.1 * gp.L1()``; omitted: no deviation.
-        ``"auto"``: the l1 norm, with a weight that :func:`genprior.solve` chooses for each item by held-out measurements.
+        ``"auto"``: the l1 norm, with a weight that :func:`genprior.solve` chooses for each item by held-out measurements of a
+        ``gp.LeastSquares`` loss.
     basis
         the operator Psi from coefficients to signals, such as ``gp.operators.DCT(G.signal_shape)``; omitted: the identity.
     feasibility
@@ -108,6 +109,11 @@ class Problem:
         self.loss.check_samples(self._samples)
         self._check_values("on_latent", self.on_latent, generator.latent_shape)
         self.chooses_weight = deviation == "auto"
+        if self.chooses_weight and not isinstance(self.loss, LeastSquares):
+            raise ValueError(
+                f"deviation='auto' chooses the weight by held-out measurements of gp.LeastSquares(A, y), but the loss is "
+                f"{type(self.loss).__name__}: give the weight, as in deviation=0.1 * gp.L1()"
+            )
         if deviation is not None or basis is not None:
             self._deviate(generator, L1() if deviation == "auto" else deviation, basis)
         self.batch = self._common_batch()

@@ -263,13 +263,14 @@ def test_limits_hold_for_both_stages_together():
 # -- the weight that is chosen ---------------------------------------------------------------------------------------------
 
 
-def weights(noise, deviating=2.0, items=8):
+def weights(noise, deviating=2.0, items=8, known=None):
+    """With noise whose level, one for all or one per measurement, is ``known`` to the loss or not."""
     G = linear_generator()
     A = gp.operators.Gaussian(20, SHAPE, seed=5, dtype=F64)
     x = G(G.sample_latent(items, seed=7)).detach()
     x.flatten(1)[:, [2, 11]] += deviating
     y = A(x) + noise * random(items, 20, seed=12)
-    P = gp.Problem(G, loss=gp.LeastSquares(A, y), deviation="auto")
+    P = gp.Problem(G, loss=gp.LeastSquares(A, y, noise=known), deviation="auto")
     return gp.solve(P, seed=0), x, P
 
 
@@ -289,6 +290,26 @@ def test_without_a_deviation_noise_is_not_fitted():
     r, x, P = weights(0.3, deviating=0.0)
     alone = gp.solve(P.in_range, seed=0)
     assert float((r.signal - x).norm()) < 1.15 * float((alone.signal - x).norm())
+
+
+@pytest.mark.parametrize("known", [0.1, 20.0, torch.full((20,), 0.1, dtype=F64)])
+def test_the_weight_counts_in_units_of_the_noise_as_the_loss_does(known):
+    unknown, _, P = weights(0.1)
+    r = weights(0.1, known=known)[0]
+    level = float(torch.as_tensor(known).mean())
+    torch.testing.assert_close(r.deviation_weight, unknown.deviation_weight / level**2, rtol=1e-3, atol=0)
+    torch.testing.assert_close(r.signal, unknown.signal, rtol=1e-2, atol=1e-2)
+
+
+def test_measurements_that_are_all_noise_do_not_choose_the_weight():
+    """Half of them have a noise level of their own, 100 times the other one."""
+    level = torch.tensor([0.05, 5.0], dtype=F64).repeat(10)
+    known, x, P = weights(level, known=level)
+    unknown, _, _ = weights(level)
+    alone = gp.solve(P.in_range, seed=0)
+    error, ignored, before = ((s.signal - x).flatten(1).norm(dim=1).median() for s in (known, unknown, alone))
+    assert error < 0.7 * before, (error, before)
+    assert error < 0.7 * ignored, (error, ignored)
 
 
 def test_weights_are_those_of_each_item_alone():
@@ -327,9 +348,9 @@ def posed(**parts):
         ),
         (lambda: posed(deviation=torch.ones(2, dtype=F64) * gp.L1()), ValueError, "different numbers of items"),
         (
-            lambda: gp.solve(posed(loss=gp.SquaredDistance(torch.zeros(2, *SHAPE, dtype=F64)), deviation="auto")),
+            lambda: posed(loss=gp.SquaredDistance(torch.zeros(2, *SHAPE, dtype=F64)), deviation="auto"),
             ValueError,
-            "held-out measurements",
+            "held-out measurements .* the loss is SquaredDistance",
         ),
         (lambda: gp.solve(posed(deviation=gp.L1()), gp.LevenbergMarquardt()), ValueError, "deviation"),
     ],

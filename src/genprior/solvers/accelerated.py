@@ -9,29 +9,48 @@ from torch import Tensor
 
 from genprior import _batch
 
+_TOO_LONG = 2.0
+"""A step is taken back where the gradient has changed along it by this many times what its length allows for."""
+_SHORTER = 4.0
+"""Factor on the Lipschitz constant where the gradient at the end of a step is not even finite."""
+_ROUNDING = 32.0
+"""Rounding units of a gradient that say nothing about its change."""
+
 
 def accelerated(
     gradient: Callable[[Tensor], Tensor],
     prox: Callable[[Tensor, Tensor], Tensor],
     v: Tensor,
-    t: Tensor,
+    lipschitz: Tensor,
     steps: int,
     close: float,
-) -> Tensor:
-    """Descend ``E(v) + D(v)`` from ``v`` by steps t, one per item, given the gradient of E and ``prox_{tD}``.
+) -> tuple[Tensor, Tensor]:
+    """Descend ``E(v) + D(v)`` from ``v``, given the gradient of E, its Lipschitz constant per item, and ``prox_{tD}``.
 
-    The momentum restarts for an item whenever it points uphill. An item is finished when a step changes it by less than
-    ``close`` times its norm.
+    The constant may hold near ``v`` alone: where gradients change faster, it is raised, and a step that was far too long is
+    taken back. Returned are the last point and the constants as they are then. The momentum restarts for an item whenever it
+    points uphill. An item is finished when a step changes it by less than ``close`` times its norm.
 
     References
     ----------
     Beck and Teboulle 2009; O'Donoghue and Candes 2015, Adaptive restart for accelerated gradient schemes.
     """
-    wide = _batch.spread(t, v)
     point = ahead = v
-    momentum, active = torch.ones_like(t), torch.ones_like(t, dtype=torch.bool)
+    momentum, active = torch.ones_like(lipschitz), torch.ones_like(lipschitz, dtype=torch.bool)
+    before: tuple[Tensor, Tensor, Tensor] | None = None
     for _ in range(steps):
-        candidate = prox(ahead - wide * gradient(ahead), t)
+        f = gradient(ahead)
+        if before is not None:
+            lipschitz, back = _raised(lipschitz, ahead - before[1], f, before[2])
+            if bool(back.any()):
+                wide = _batch.spread(back, v)
+                point, ahead, f = (
+                    torch.where(wide, old, new) for old, new in zip(before, (point, ahead, f), strict=True)
+                )
+                momentum, active = torch.where(back, 1.0, momentum), active | back
+        before = point, ahead, f
+        t = 1 / lipschitz
+        candidate = prox(ahead - _batch.spread(t, v) * f, t)
         change = candidate - point
         uphill = _batch.dot(ahead - candidate, change) > 0
         old = torch.where(uphill, 1.0, momentum)
@@ -43,4 +62,14 @@ def accelerated(
         active = active & (_batch.norm(change) > close * _batch.norm(point))
         if not bool(active.any()):
             break
-    return point
+    return point, lipschitz
+
+
+def _raised(lipschitz: Tensor, moved: Tensor, f: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+    """The constant after a step along which the gradient has changed from ``before`` to ``f``, and where it was too long."""
+    size = _batch.norm(before)
+    change = _batch.norm(f - before) - _ROUNDING * torch.finfo(f.dtype).eps * size
+    local = _batch.ratio(change.clamp_min(0), _batch.norm(moved))
+    lost = ~local.isfinite()
+    back = lost | (local > _TOO_LONG * lipschitz)
+    return torch.where(lost, _SHORTER * lipschitz, torch.maximum(lipschitz, local)), back

@@ -55,19 +55,19 @@ class HeldOut:
     close: float = 1e-4
 
     def chosen(self, problem: Problem, x: Tensor) -> Tensor:
-        """The weight of each item, where the generator alone gives the signals ``x``."""
+        """The weight of each item, where the generator alone gives the signals ``x``.
+
+        Measurements count as in the loss: in units of their noise, where that is known.
+        """
         loss, generator, term = problem.loss, problem.generator, problem.on_latent
-        if not isinstance(loss, LeastSquares):
-            raise ValueError(
-                f"deviation='auto' chooses the weight by held-out measurements, which {type(loss).__name__} has none of: give "
-                "the weight, as in deviation=0.1 * gp.L1()"
-            )
         assert isinstance(generator, Deviating) and isinstance(term, Blocks), "a problem with a deviation"
-        operator, residual = loss.operator, loss.y - loss.operator(x)
+        assert isinstance(loss, LeastSquares), "checked by the problem"
+        operator, y = loss.whitened, loss.y if loss.noise is None else loss.y / loss.noise
+        residual = y - operator(x)
         penalty = term.parts[1]
         largest = _batch.flat(generator.coefficients_gradient(operator.adjoint(residual))).abs().amax(dim=1)
         largest = torch.where(largest > 0, largest, 1.0)
-        part, t = _parts(residual, self.folds), _step(loss.curvature(x)[1], generator)
+        part, lipschitz = _parts(residual, self.folds), _lipschitz(loss.curvature(x)[1], generator)
         seen = [(part != fold).to(x.dtype) for fold in range(self.folds)]
         fits = [_Fit(generator, operator, rows, rows * residual, penalty) for rows in seen]
         found = [x.new_zeros(len(x), *generator.coefficient_shape) for _ in fits]
@@ -76,7 +76,7 @@ class HeldOut:
         for number in range(1, self.weights + 1):
             prox_weight = largest * self.factor**number
             found = [
-                accelerated(fit.gradient, partial(fit.prox, prox_weight), v, t, self.steps, self.close)
+                accelerated(fit.gradient, partial(fit.prox, prox_weight), v, lipschitz, self.steps, self.close)[0]
                 for fit, v in zip(fits, found, strict=True)
             ]
             error = torch.stack([fit.missed(residual, v) for fit, v in zip(fits, found, strict=True)]).sum(dim=0)
@@ -131,15 +131,15 @@ def fitted(problem: Problem, x: Tensor) -> Tensor:
     def prox(factor: float, v: Tensor, t: Tensor) -> Tensor:
         return penalty.prox(v, factor * t)
 
-    v, t = x.new_zeros(len(x), *generator.coefficient_shape), _step(loss.curvature(x)[1], generator)
+    v, lipschitz = x.new_zeros(len(x), *generator.coefficient_shape), _lipschitz(loss.curvature(x)[1], generator)
     for halvings in reversed(range(_HALVINGS + 1)):
-        v = accelerated(gradient, partial(prox, 2.0**halvings), v, t, _STEPS, _CLOSE)
+        v, lipschitz = accelerated(gradient, partial(prox, 2.0**halvings), v, lipschitz, _STEPS, _CLOSE)
     value, before = (loss(x + generator.deviation(u)) + penalty(u) for u in (v, torch.zeros_like(v)))
     return torch.where(_batch.spread(value <= before, v), v, 0.0)
 
 
-def _step(nu: Tensor, generator: Deviating) -> Tensor:
-    return 1 / _batch.above_zero(nu * generator.basis_norm**2)
+def _lipschitz(nu: Tensor, generator: Deviating) -> Tensor:
+    return _batch.above_zero(nu * generator.basis_norm**2)
 
 
 def _parts(residual: Tensor, folds: int) -> Tensor:

@@ -21,6 +21,7 @@ from genprior.problem import Point, Problem
 from genprior.solvers.accelerated import accelerated
 from genprior.solvers.base import Common
 from genprior.solvers.envelope import SignalPart, SplitState, Trial
+from genprior.solvers.estimates import rounding_error
 from genprior.solvers.quadratic import LatentTerm
 from genprior.solvers.trial.engine import (
     Arrival,
@@ -40,20 +41,33 @@ from genprior.terms import Blocks, Term
 class EliminatedDeviation(Inner):
     """Steps in the deviation after every pass through G: accelerated proximal gradient, restarted where it points uphill.
 
+    Their length follows from the Lipschitz constant of the gradient, per item: that of the problem, larger where gradients are
+    seen to change faster, as those of a Poisson likelihood do.
+
     Parameters
     ----------
     steps
         most steps after one pass. Each costs one application of the operator and the basis, and of their adjoints.
     close
-        change of the deviation, relative to its size, at which an item needs no more of them.
+        change of the deviation, relative to its size, at which an item needs no more of them; omitted: the square root of the
+        rounding unit, below which a change hardly lowers the objective.
+    shorter
+        factor on the Lipschitz constant of an item after steps that have not lowered its objective.
+    relaxed
+        factor by which a constant that was raised returns towards the problem's own, after every pass.
     """
 
-    steps: int = 10
-    close: float = 1e-4
+    steps: int = 100
+    close: float | None = None
+    shorter: float = 4.0
+    relaxed: float = 0.8
 
     def __post_init__(self) -> None:
         _validate.whole("steps", self.steps)
-        _validate.number("close", self.close, least=0)
+        if self.close is not None:
+            _validate.number("close", self.close, least=0)
+        _validate.number("shorter", self.shorter, least=1)
+        _validate.number("relaxed", self.relaxed, above=0)
 
     def arrived(
         self,
@@ -61,28 +75,33 @@ class EliminatedDeviation(Inner):
         multipliers: SignalPart,
         at: Evaluation,
         nu: Tensor,
+        caution: Tensor,
         split: SplitState | None,
         rho: Tensor,
         w: Tensor,
     ) -> Arrival:
         """The point with the deviation moved, never to a larger value of the function."""
         deviation = _Deviation.at(problem, multipliers, at, split, rho, w)
-        v = deviation.v
-        value = deviation.value(v)
-        lipschitz = torch.where(rho > 0, rho, nu) if split is not None else nu
-        t = 1 / _batch.above_zero(lipschitz * deviation.generator.basis_norm**2)
+        v, generator = deviation.v, deviation.generator
+        start = deviation.value(v)
+        own = nu if split is None else rho if problem.loss.convex else rho + nu
+        own = _batch.above_zero(own * generator.basis_norm**2)
+        close = torch.finfo(v.dtype).eps ** 0.5 if self.close is None else self.close
 
         def gradient(ahead: Tensor) -> Tensor:
-            trial = value if ahead is v else deviation.value(ahead)
-            return deviation.generator.coefficients_gradient(trial.f)
+            trial = start if ahead is v else deviation.value(ahead)
+            return generator.coefficients_gradient(trial.f)
 
-        new = accelerated(gradient, deviation.term.prox, v, t, self.steps, self.close)
+        new, lipschitz = accelerated(gradient, deviation.term.prox, v, caution * own, self.steps, close)
         arrival = deviation.arrival(at, new)
-        energy = arrival.trial.energy + deviation.term(new)
-        worse = ~(energy <= value.energy + deviation.term(v))
-        if not bool(worse.any()):
-            return arrival
-        return deviation.arrival(at, torch.where(_batch.spread(worse, v), v, new))
+        least, energy = start.energy + deviation.term(v), arrival.trial.energy + deviation.term(new)
+        worse = ~(energy <= least)
+        caution = torch.clamp(self.relaxed * lipschitz / own, min=1.0)
+        if bool(worse.any()):
+            arrival = deviation.arrival(at, torch.where(_batch.spread(worse, v), v, new))
+            rounding = rounding_error(least, _batch.norm(start.f), at.x)
+            caution = torch.where(~(energy <= least + rounding), self.shorter * lipschitz / own, caution)
+        return arrival._replace(caution=caution)
 
 
 class _Deviation(NamedTuple):
@@ -133,7 +152,8 @@ class _Deviation(NamedTuple):
         entries = self.generator.blocks[1].entries(v)
         at = at.moved(torch.cat([self.z, entries], dim=1), x)
         point = self.problem.evaluate(at.x, at.z)
-        return Arrival(at, point, *self.multipliers.evaluate(self.problem, x, point, self.split, self.rho, self.w))
+        values = self.multipliers.evaluate(self.problem, x, point, self.split, self.rho, self.w)
+        return Arrival(at, point, *values, torch.ones_like(point.loss))
 
 
 @dataclass(frozen=True)
