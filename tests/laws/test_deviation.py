@@ -294,7 +294,7 @@ def test_without_a_deviation_noise_is_not_fitted():
 
 @pytest.mark.parametrize("known", [0.1, 20.0, torch.full((20,), 0.1, dtype=F64)])
 def test_the_weight_counts_in_units_of_the_noise_as_the_loss_does(known):
-    unknown, _, P = weights(0.1)
+    unknown, _, _ = weights(0.1)
     r = weights(0.1, known=known)[0]
     level = float(torch.as_tensor(known).mean())
     torch.testing.assert_close(r.deviation_weight, unknown.deviation_weight / level**2, rtol=1e-3, atol=0)
