@@ -100,6 +100,8 @@ class Result:
     """Starts of each item."""
     minima: Minima
     """Where other starts ended than the ones that won; see :attr:`candidates`."""
+    batch_passes: int = 0
+    """The most passes, forward and backward, that one batch made: what ``MaxPasses`` limits."""
     fading_dual: bool = False
     """Whether the method's dual step decays, possibly before the primal residual has vanished."""
     residual: Tensor | None = None

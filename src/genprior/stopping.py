@@ -42,6 +42,10 @@ class View:
     """The items of the batch that are in this round of starts, by their numbers within the batch. If None, all of them."""
     loss: Loss | None = None
     """Of the rows that are running."""
+    stage: int = 0
+    """With a deviation, 0 while the generator alone is fitted, then 1; steps, seconds and passes are counted anew."""
+    stages: int = 1
+    """How many there are."""
 
     def all(self, status: Status) -> Tensor:
         """The verdict that ends every row."""

@@ -216,6 +216,7 @@ class Run(Generic[S]):
             forwards=sum(part.forwards for part in done),
             backwards=sum(part.backwards for part in done),
             seconds=sum(part.seconds for part in done),
+            batch_passes=max((part.forwards + part.backwards for part in done), default=0),
             history=History(tuple(part.panel for part in done)),
             plan=self.plan(self.problem),
             reach=self.problem.generator.latent.reach(whole.z),
@@ -269,9 +270,12 @@ class ProgressBar(Bar):
 
 
 def share_done(stop: StopRule, view: View, items: int) -> float:
-    """How much of the work on so many items is done, at most 1: by the budget used, or the items that have ended."""
+    """How much of the work on so many items is done, at most 1: by the budget used, or the items that have ended.
+
+    Each of several stages counts as an equal part.
+    """
     running = len(view.rows) / (items * view.per_item)
-    return min(1.0, max(fraction_done(stop, view), 1 - running))
+    return (view.stage + min(1.0, max(fraction_done(stop, view), 1 - running))) / view.stages
 
 
 def fraction_done(stop: StopRule, view: View) -> float:

@@ -19,7 +19,7 @@ from genprior.loop.batch import limited
 from genprior.loop.checkpoint import Checkpoint, Keeper
 from genprior.loop.restarts import Restarts
 from genprior.loop.run import Options, ProgressBar, Run
-from genprior.loop.stages import in_stages
+from genprior.loop.stages import in_stages, watching
 from genprior.loop.starts import Guess, Starts, nearest
 from genprior.problem import Problem
 from genprior.result import Result
@@ -116,7 +116,8 @@ def solve(
 
     A problem with a deviation is solved in two stages: the generator alone, with all these options, and from there z and the
     deviation together. A limit in seconds or passes holds for both, the first takes half at most; one on steps holds for each.
-    ``history`` is that of the second stage, and the checkpoint of the first has ``.range`` added to its name.
+    ``history`` is that of the second stage, and the checkpoint of the first has ``.range`` added to its name. Callbacks see
+    one stage after the other: ``view.stage`` is 0, then 1, and ``view.step`` begins anew.
 
     Examples
     --------
@@ -150,12 +151,14 @@ def solve(
     )
     if problem.in_range is problem:
         return call.solved(problem, stop, checkpoint, z0, start, restarts)
+    first, second = (replace(call, callbacks=watching(call.callbacks, stage)) for stage in (0, 1))
     return in_stages(
         problem,
         stop,
         checkpoint,
-        lambda limits, file: call.solved(problem.in_range, limits, file, z0, start, restarts),
-        call.solved,
+        lambda limits, file: first.solved(problem.in_range, limits, file, z0, start, restarts),
+        second.solved,
+        at_once=engine is not None,
     )
 
 

@@ -7,8 +7,10 @@ ends, few steps are left. There, too, it shows how large a deviation is wanted.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,7 +21,7 @@ from genprior.problem import Problem
 from genprior.result import Result
 from genprior.solvers.deviation_fit import HeldOut, fitted
 from genprior.status import Status
-from genprior.stopping import MaxPasses, MaxSteps, StopRule
+from genprior.stopping import Callback, MaxPasses, MaxSteps, StopRule, View
 
 _FIRST = ".range"
 """Added to the name of the checkpoint for the first stage."""
@@ -31,14 +33,18 @@ def in_stages(
     checkpoint: str | Path | Checkpoint | None,
     alone: Callable[[StopRule, Checkpoint | None], Result],
     together: Callable[[Problem, StopRule, Checkpoint | None, Tensor], Result],
+    *,
+    at_once: bool = False,
 ) -> Result:
     """The answer with a deviation; passes, seconds and steps of both stages are added up.
 
     ``alone`` solves the problem without the deviation, ``together`` with it, from given latents. The first stage has a
-    checkpoint of its own, beside the other one.
+    checkpoint of its own, beside the other one. Where batches run ``at_once``, a time limit is one on the clock on the wall.
     """
     file = checkpoint if isinstance(checkpoint, Checkpoint | None) else Checkpoint(checkpoint)
+    begun = time.monotonic()
     first = alone(_half(stop), None if file is None else replace(file, path=f"{file.path}{_FIRST}"))
+    seconds = min(first.seconds, time.monotonic() - begun) if at_once else first.seconds
     weight, x = None, torch.nan_to_num(first.signal)
     with torch.inference_mode(False), torch.no_grad():
         if problem.chooses_weight:
@@ -46,7 +52,7 @@ def in_stages(
             problem = problem.weighted(weight)
         start = problem.latents(torch.nan_to_num(first.z), fitted(problem, x))
     interrupted = Status.INTERRUPTED in first.status
-    rest = MaxSteps(0) if interrupted else _rest(stop, first)
+    rest = MaxSteps(0) if interrupted else _rest(stop, first, seconds)
     second = together(problem, rest, None if interrupted else file, start)
     return replace(
         second,
@@ -59,8 +65,18 @@ def in_stages(
         forwards=first.forwards + second.forwards,
         backwards=first.backwards + second.backwards,
         seconds=first.seconds + second.seconds,
+        batch_passes=first.batch_passes + second.batch_passes,
         deviation_weight=weight,
     )
+
+
+def watching(callbacks: tuple[Callback, ...], stage: int) -> tuple[Callback, ...]:
+    """Callbacks that see which of the two stages they are in."""
+    return tuple(partial(_seen, callback, stage) for callback in callbacks)
+
+
+def _seen(callback: Callback, stage: int, view: View) -> object:
+    return callback(replace(view, stage=stage, stages=2))
 
 
 def _half(stop: StopRule) -> StopRule:
@@ -70,8 +86,9 @@ def _half(stop: StopRule) -> StopRule:
     return part | MaxPasses(int(passes) // 2) if math.isfinite(passes) else part
 
 
-def _rest(stop: StopRule, first: Result) -> StopRule:
+def _rest(stop: StopRule, first: Result, seconds: float) -> StopRule:
+    """What is left of the limits after the first stage, which took so many seconds. Each batch has passes of its own."""
     _, passes = stop.limits()
-    part = stop.share(first.seconds, 1)
-    left = max(0, int(passes) - first.forwards - first.backwards) if math.isfinite(passes) else 0
+    part = stop.share(seconds, 1)
+    left = max(0, int(passes) - first.batch_passes) if math.isfinite(passes) else 0
     return part | MaxPasses(left) if math.isfinite(passes) else part
