@@ -12,7 +12,9 @@ from genprior import _batch
 _TOO_LONG = 2.0
 """A step is taken back where the gradient has changed along it by this many times what its length allows for."""
 _SHORTER = 4.0
-"""Factor on the Lipschitz constant where the gradient at the end of a step is not even finite."""
+"""Most that the Lipschitz constant is raised by at a time: next to a pole gradients say too much, beyond it nothing."""
+_LONGER = 2.0
+"""Most that a raised constant falls by at a time."""
 _ROUNDING = 32.0
 """Rounding units of a gradient that say nothing about its change."""
 
@@ -24,24 +26,25 @@ def accelerated(
     lipschitz: Tensor,
     steps: int,
     close: float,
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     """Descend ``E(v) + D(v)`` from ``v``, given the gradient of E, its Lipschitz constant per item, and ``prox_{tD}``.
 
-    The constant may hold near ``v`` alone: where gradients change faster, it is raised, and a step that was far too long is
-    taken back. Returned are the last point and the constants as they are then. The momentum restarts for an item whenever it
-    points uphill. An item is finished when a step changes it by less than ``close`` times its norm.
+    The constant may hold somewhere alone: where gradients change faster, it is raised for a while, and a step that was far too
+    long, or ended where the gradient is not finite, is taken back. The momentum restarts for an item whenever it points
+    uphill. An item is finished when a step changes it by less than ``close`` times its norm.
 
     References
     ----------
     Beck and Teboulle 2009; O'Donoghue and Candes 2015, Adaptive restart for accelerated gradient schemes.
     """
-    point = ahead = v
+    point, ahead, least = v, v, lipschitz
     momentum, active = torch.ones_like(lipschitz), torch.ones_like(lipschitz, dtype=torch.bool)
     before: tuple[Tensor, Tensor, Tensor] | None = None
     for _ in range(steps):
         f = gradient(ahead)
         if before is not None:
-            lipschitz, back = _raised(lipschitz, ahead - before[1], f, before[2])
+            lipschitz, back = _adapted(lipschitz, ahead - before[1], f, before[2])
+            lipschitz = torch.maximum(lipschitz, least)
             if bool(back.any()):
                 wide = _batch.spread(back, v)
                 point, ahead, f = (
@@ -62,14 +65,13 @@ def accelerated(
         active = active & (_batch.norm(change) > close * _batch.norm(point))
         if not bool(active.any()):
             break
-    return point, lipschitz
+    return point
 
 
-def _raised(lipschitz: Tensor, moved: Tensor, f: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+def _adapted(lipschitz: Tensor, moved: Tensor, f: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
     """The constant after a step along which the gradient has changed from ``before`` to ``f``, and where it was too long."""
-    size = _batch.norm(before)
-    change = _batch.norm(f - before) - _ROUNDING * torch.finfo(f.dtype).eps * size
+    change = _batch.norm(f - before) - _ROUNDING * torch.finfo(f.dtype).eps * _batch.norm(before)
     local = _batch.ratio(change.clamp_min(0), _batch.norm(moved))
-    lost = ~local.isfinite()
-    back = lost | (local > _TOO_LONG * lipschitz)
-    return torch.where(lost, _SHORTER * lipschitz, torch.maximum(lipschitz, local)), back
+    most = _SHORTER * lipschitz
+    back = ~(local <= _TOO_LONG * lipschitz)
+    return torch.where(local <= most, torch.maximum(lipschitz / _LONGER, local), most), back

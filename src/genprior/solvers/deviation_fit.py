@@ -76,7 +76,7 @@ class HeldOut:
         for number in range(1, self.weights + 1):
             prox_weight = largest * self.factor**number
             found = [
-                accelerated(fit.gradient, partial(fit.prox, prox_weight), v, lipschitz, self.steps, self.close)[0]
+                accelerated(fit.gradient, partial(fit.prox, prox_weight), v, lipschitz, self.steps, self.close)
                 for fit, v in zip(fits, found, strict=True)
             ]
             error = torch.stack([fit.missed(residual, v) for fit, v in zip(fits, found, strict=True)]).sum(dim=0)
@@ -126,14 +126,16 @@ def fitted(problem: Problem, x: Tensor) -> Tensor:
 
     def gradient(v: Tensor) -> Tensor:
         signal = x + generator.deviation(v)
-        return generator.coefficients_gradient(loss.gradient(signal, loss.evaluate(signal)[1]))
+        value, residual = loss.evaluate(signal)
+        f = torch.where(_batch.spread(value.isfinite(), signal), loss.gradient(signal, residual), torch.nan)
+        return generator.coefficients_gradient(f)
 
     def prox(factor: float, v: Tensor, t: Tensor) -> Tensor:
         return penalty.prox(v, factor * t)
 
     v, lipschitz = x.new_zeros(len(x), *generator.coefficient_shape), _lipschitz(loss.curvature(x)[1], generator)
     for halvings in reversed(range(_HALVINGS + 1)):
-        v, lipschitz = accelerated(gradient, partial(prox, 2.0**halvings), v, lipschitz, _STEPS, _CLOSE)
+        v = accelerated(gradient, partial(prox, 2.0**halvings), v, lipschitz, _STEPS, _CLOSE)
     value, before = (loss(x + generator.deviation(u)) + penalty(u) for u in (v, torch.zeros_like(v)))
     return torch.where(_batch.spread(value <= before, v), v, 0.0)
 

@@ -41,9 +41,6 @@ from genprior.terms import Blocks, Term
 class EliminatedDeviation(Inner):
     """Steps in the deviation after every pass through G: accelerated proximal gradient, restarted where it points uphill.
 
-    Their length follows from the Lipschitz constant of the gradient, per item: that of the problem, larger where gradients are
-    seen to change faster, as those of a Poisson likelihood do.
-
     Parameters
     ----------
     steps
@@ -51,23 +48,21 @@ class EliminatedDeviation(Inner):
     close
         change of the deviation, relative to its size, at which an item needs no more of them; omitted: the square root of the
         rounding unit, below which a change hardly lowers the objective.
-    shorter
-        factor on the Lipschitz constant of an item after steps that have not lowered its objective.
-    relaxed
-        factor by which a constant that was raised returns towards the problem's own, after every pass.
+    retries, shorter
+        how often steps that end at a larger value are taken again from where they began, each time shorter by this factor.
     """
 
     steps: int = 100
     close: float | None = None
-    shorter: float = 4.0
-    relaxed: float = 0.8
+    retries: int = 6
+    shorter: float = 8.0
 
     def __post_init__(self) -> None:
         _validate.whole("steps", self.steps)
         if self.close is not None:
             _validate.number("close", self.close, least=0)
+        _validate.whole("retries", self.retries, 0)
         _validate.number("shorter", self.shorter, least=1)
-        _validate.number("relaxed", self.relaxed, above=0)
 
     def arrived(
         self,
@@ -75,7 +70,6 @@ class EliminatedDeviation(Inner):
         multipliers: SignalPart,
         at: Evaluation,
         nu: Tensor,
-        caution: Tensor,
         split: SplitState | None,
         rho: Tensor,
         w: Tensor,
@@ -90,18 +84,23 @@ class EliminatedDeviation(Inner):
 
         def gradient(ahead: Tensor) -> Tensor:
             trial = start if ahead is v else deviation.value(ahead)
-            return generator.coefficients_gradient(trial.f)
+            inside = _batch.spread(trial.energy.isfinite(), trial.f)
+            return generator.coefficients_gradient(torch.where(inside, trial.f, torch.nan))
 
-        new, lipschitz = accelerated(gradient, deviation.term.prox, v, caution * own, self.steps, close)
-        arrival = deviation.arrival(at, new)
-        least, energy = start.energy + deviation.term(v), arrival.trial.energy + deviation.term(new)
-        worse = ~(energy <= least)
-        caution = torch.clamp(self.relaxed * lipschitz / own, min=1.0)
-        if bool(worse.any()):
-            arrival = deviation.arrival(at, torch.where(_batch.spread(worse, v), v, new))
-            rounding = rounding_error(least, _batch.norm(start.f), at.x)
-            caution = torch.where(~(energy <= least + rounding), self.shorter * lipschitz / own, caution)
-        return arrival._replace(caution=caution)
+        before = start.energy + deviation.term(v)
+        rounding = rounding_error(before, _batch.norm(start.f), at.x)
+        for _ in range(self.retries + 1):
+            new = accelerated(gradient, deviation.term.prox, v, own, self.steps, close)
+            arrival = deviation.arrival(at, new)
+            energy = arrival.trial.energy + deviation.term(new)
+            higher = ~(energy <= before + rounding) & before.isfinite()
+            if not bool(higher.any()):
+                break
+            own = torch.where(higher, self.shorter * own, own)
+        worse = ~(energy <= before)
+        if not bool(worse.any()):
+            return arrival
+        return deviation.arrival(at, torch.where(_batch.spread(worse, v), v, new))
 
 
 class _Deviation(NamedTuple):
@@ -152,8 +151,7 @@ class _Deviation(NamedTuple):
         entries = self.generator.blocks[1].entries(v)
         at = at.moved(torch.cat([self.z, entries], dim=1), x)
         point = self.problem.evaluate(at.x, at.z)
-        values = self.multipliers.evaluate(self.problem, x, point, self.split, self.rho, self.w)
-        return Arrival(at, point, *values, torch.ones_like(point.loss))
+        return Arrival(at, point, *self.multipliers.evaluate(self.problem, x, point, self.split, self.rho, self.w))
 
 
 @dataclass(frozen=True)

@@ -68,8 +68,6 @@ class TrialState(State, Generic[M]):
     model: M
     ridge: RidgeState | None
     split: SplitState | None
-    caution: Tensor
-    """By how much the inner rule shortens its steps."""
 
 
 class Update(NamedTuple, Generic[M]):
@@ -149,8 +147,6 @@ class Arrival(NamedTuple):
     trial: Trial
     w: Tensor
     split: SplitState | None
-    caution: Tensor
-    """By how much the inner rule shortens its next steps."""
 
 
 class Inner(ABC):
@@ -163,15 +159,11 @@ class Inner(ABC):
         multipliers: SignalPart,
         at: Evaluation,
         nu: Tensor,
-        caution: Tensor,
         split: SplitState | None,
         rho: Tensor,
         w: Tensor,
     ) -> Arrival:
-        """The point ``at`` with these entries moved, where L has the Lipschitz constant ``nu``; no larger value than at it.
-
-        Steps are shorter by the factor ``caution``, 1 at first.
-        """
+        """The point ``at`` with these entries moved, where L has the Lipschitz constant ``nu``; no larger value than at it."""
 
 
 @dataclass(frozen=True)
@@ -228,8 +220,7 @@ class TrialMethod(Solver[TrialState[M]], Generic[M]):
         point = problem.evaluate(at.x, at.z)
         split, rho = self.multipliers.start(problem, at.x, point)
         smoothness, curvature = self.multipliers.curvatures(problem, at.x, point, rho)
-        freely = torch.ones_like(point.loss)
-        at, point, trial, w, split, caution = self._arrived(problem, at, smoothness, freely, split, rho, at.x)
+        at, point, trial, w, split = self._arrived(problem, at, smoothness, split, rho, at.x)
         common = replace(Common.first(problem, at, point, smoothness), rho=rho, w=w)
         flat, zero = _batch.flat(at.z), torch.zeros_like(point.loss)
         base = BasePoint(flat, at.x, trial.energy, torch.zeros_like(flat), zero, zero)
@@ -241,7 +232,6 @@ class TrialMethod(Solver[TrialState[M]], Generic[M]):
             model=self.direction.start(problem, base, common, trial, curvature),
             ridge=self.continuation.start(problem.in_range, curvature, trial.energy),
             split=split,
-            caution=caution,
         )
 
     def step(self, problem: Problem, state: TrialState[M]) -> TrialState[M]:
@@ -273,9 +263,7 @@ class TrialMethod(Solver[TrialState[M]], Generic[M]):
 
         z = (base.z + search.length[:, None] * search.direction).reshape(s.z.shape)
         at = problem.generator.evaluate(z, graph=self.direction.uses_vjp)  # the one forward pass
-        at, point, trial, w, split, caution = self._arrived(
-            problem, at, s.units.smoothness, s.caution, s.split, s.rho, s.w
-        )
+        at, point, trial, w, split = self._arrived(problem, at, s.units.smoothness, s.split, s.rho, s.w)
         _, secant = s.common.moved(at, problem.generator.spread)
         return TrialState(
             s.common.next(at, point, torch.maximum(vjp.kappa, secant), evidence, w=w),
@@ -285,26 +273,18 @@ class TrialMethod(Solver[TrialState[M]], Generic[M]):
             model=descent.model,
             ridge=s.ridge,
             split=split,
-            caution=caution,
         )
 
     # -- the parts of a step -----------------------------------------------------------------------------------------
 
     def _arrived(
-        self,
-        problem: Problem,
-        at: Evaluation,
-        nu: Tensor,
-        caution: Tensor,
-        split: SplitState | None,
-        rho: Tensor,
-        w: Tensor,
+        self, problem: Problem, at: Evaluation, nu: Tensor, split: SplitState | None, rho: Tensor, w: Tensor
     ) -> Arrival:
         """The values at ``at``, where the inner rule may have moved a part of the latent."""
         if self.inner is not None:
-            return self.inner.arrived(problem, self.multipliers, at, nu, caution, split, rho, w)
+            return self.inner.arrived(problem, self.multipliers, at, nu, split, rho, w)
         point = problem.evaluate(at.x, at.z)
-        return Arrival(at, point, *self.multipliers.evaluate(problem, at.x, point, split, rho, w), caution)
+        return Arrival(at, point, *self.multipliers.evaluate(problem, at.x, point, split, rho, w))
 
     @staticmethod
     def _own(problem: Problem, s: TrialState[M]) -> LatentTerm:
