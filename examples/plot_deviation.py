@@ -62,7 +62,7 @@ for share in shares:
     for name, signal in zip(curves, (alone.signal, best_lasso(A, y), both.signal), strict=True):
         curves[name].append(float(psnr(signal).mean()))
         if share == 0.25:
-            rows[name.replace(" ", "\n", 1)] = signal
+            rows[name.replace(" + ", " +\n").replace(" alone", "\nalone")] = signal
     print(f"{share:4.0%} measured: " + ", ".join(f"{name} {values[-1]:.1f} dB" for name, values in curves.items()))
 
 fig, axes = plt.subplots(figsize=(6, 4))

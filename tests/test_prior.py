@@ -79,5 +79,12 @@ def test_what_has_no_density_or_noise_is_refused():
     G = generator(gp.Normal())
     with pytest.raises(ValueError, match="map_problem weighs the prior against the noise, but LeastSquares"):
         gp.map_problem(G, gp.LeastSquares(gp.operators.Identity(12), torch.zeros(1, 12, dtype=F64)))
+    forward, y = gp.operators.Identity(12), torch.ones(1, 12, dtype=F64)
+    with pytest.raises(
+        ValueError, match=r"but NonLinear.* has no noise level: give NonLinear\(forward, y, noise=sigma\)"
+    ):
+        gp.map_problem(G, gp.NonLinear(forward, y))
+    for noise in (0.1, gp.losses.PoissonLikelihood()):
+        assert gp.map_problem(G, gp.NonLinear(forward, y, noise=noise)).batch == 1
     with pytest.raises(ValueError, match="widen must be a finite number above 0"):
         gp.prior_term(G, 0)

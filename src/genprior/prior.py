@@ -6,7 +6,7 @@ import math
 
 from genprior import _validate
 from genprior.generators import Generator, LatentDistribution, Normal, TruncatedNormal, Uniform
-from genprior.losses import LeastSquares, Loss
+from genprior.losses import LeastSquares, Loss, NonLinear
 from genprior.problem import Problem
 from genprior.terms import Ball, Box, SquaredL2, Term
 
@@ -30,7 +30,8 @@ def prior_term(generator: Generator, widen: float = WIDEN) -> Term:
 def map_problem(generator: Generator, loss: Loss, on_signal: Term | None = None, *, widen: float = WIDEN) -> Problem:
     """The maximum a posteriori problem, ``minimise -log p(y | G(z)) - log p(z)``, with the generator's latent distribution.
 
-    The loss must be a negative log likelihood: least squares with a noise level, :class:`Poisson`, :class:`Huber`.
+    The loss must be a negative log likelihood: least squares or :class:`NonLinear` with a noise level, :class:`Poisson`,
+    :class:`Huber`, or :class:`SquaredDistance` with the weight ``1 / (2 sigma^2)``.
 
     Parameters
     ----------
@@ -48,10 +49,11 @@ def map_problem(generator: Generator, loss: Loss, on_signal: Term | None = None,
     >>> gp.map_problem(G, loss, widen=1).on_latent
     1 * SquaredL2()
     """
-    if isinstance(loss, LeastSquares) and loss.noise is None:
+    unknown = isinstance(loss, LeastSquares) and loss.noise is None
+    if unknown or (isinstance(loss, NonLinear) and loss.noise is None and loss.likelihood is None):
+        form = "LeastSquares(A, y, noise=sigma)" if unknown else "NonLinear(forward, y, noise=sigma)"
         raise ValueError(
-            f"map_problem weighs the prior against the noise, but {loss!r} has no noise level: give "
-            "LeastSquares(A, y, noise=sigma)"
+            f"map_problem weighs the prior against the noise, but {loss!r} has no noise level: give {form}"
         )
     return Problem(generator, loss, on_signal, prior_term(generator, widen))
 

@@ -18,8 +18,9 @@ from genprior.generators import Generator, Joint, Passes
 from genprior.generators.deviating import Deviating
 from genprior.losses import LeastSquares, Loss, NoLoss, SquaredDistance
 from genprior.operators import Identity, Mask, Operator
-from genprior.terms import L1, Blocks, Sum, Term, Zero, by_block
+from genprior.terms import L1, Blocks, Sum, Term, Zero
 from genprior.terms.base import Around, Wrapped
+from genprior.terms.blocks import by_block
 
 _FAR_OUT = 8.0
 """Distance from the range, in its widths, that noise does not explain."""
@@ -272,7 +273,9 @@ class Problem:
             assert constraint is not None, "only a constraint is penalised"
             shape = (self.batch or 1, *self.generator.signal_shape)
             inside = constraint.prox(torch.zeros(shape, device=self.generator.device, dtype=self.generator.dtype), 1.0)
-            size = _batch.norm(self.loss.gradient(inside, self.loss.evaluate(inside)[1]))
+            places = (inside,) if self.loss.convex else (inside, inside + 1)  # magnitudes are flat at 0
+            sizes = [_batch.norm(self.loss.gradient(x, self.loss.evaluate(x)[1])) for x in places]
+            size = sizes[0] if len(sizes) == 1 else torch.stack(sizes).nan_to_num(posinf=0.0).amax(dim=0)
             if not isinstance(term, Zero):
                 beside = inside if term.as_quadratic() is not None else inside + 1
                 size = size + torch.maximum(*(_batch.norm(term.subgradient(x)) for x in (inside, beside)))

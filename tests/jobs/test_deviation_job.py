@@ -1,10 +1,14 @@
 """Jobs with a deviation from the range: settings have their effect, the record and the report show both parts."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
+import genprior as gp
+from genprior.jobs.posed import estimated_noise, simulate
 from genprior.jobs.recover import recover
 
 
@@ -62,3 +66,21 @@ def test_the_basis_matters(job, tmp_path, made):
 def test_bad_settings(job, settings, words):
     with pytest.raises(ValueError, match=words):
         recover(job(**settings))
+
+
+def test_the_noise_estimate_counts_the_coefficients_of_the_deviation():
+    """Noise that the deviation has taken up is no longer in the residual; too many coefficients, and nothing is known."""
+    generator = gp.Generator(torch.nn.Linear(3, 400), 3, 400)
+    operator, truth = gp.operators.Identity(400), generator(generator.sample_latent(3, seed=1)).detach()
+    y = simulate(operator, truth, 0.1, 0, range(3))
+    kept = torch.tensor([0, 150, 198])
+    noise = (y - truth).abs()
+    taken = noise >= noise.sort(dim=1, descending=True).values.gather(1, kept[:, None])
+    taken[0] = False
+    coefficients = torch.where(taken, y - truth, 0.0)
+    result = SimpleNamespace(signal=truth + coefficients, coefficients=coefficients)
+    estimate = estimated_noise(generator, operator, result, y)
+    residual = (y - result.signal).norm(dim=1)
+    torch.testing.assert_close(estimate[:2], residual[:2] / torch.tensor([397.0, 397.0 - 151]).sqrt())
+    assert estimate[2].isnan()
+    assert estimated_noise(generator, operator, SimpleNamespace(signal=y, coefficients=y), y) is None

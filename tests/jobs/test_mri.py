@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 import torch
 
+import genprior as gp
 from genprior import operators as ops
+from genprior.jobs.posed import expected_noise, relative_residual, simulate
 from genprior.jobs.recover import recover
 from genprior.models.foreign import open_generator
 
@@ -71,3 +73,16 @@ def test_complex_images_are_two_channels(job, maps, tmp_path):
     )
     recover(done)
     np.testing.assert_allclose(np.load(done.out / "recovered" / "images.npy"), truth, atol=0.02)
+
+
+def test_complex_noise_has_its_level_in_both_parts():
+    """As the losses count it: the misfit of the truth is 1, and so is the square of residual over expected residual."""
+    A = ops.SubsampledFourier(300, (20, 30), dtype=torch.float64)
+    x = torch.rand(20, 20, 30, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    y = simulate(A, x, 0.3, 0, range(20))
+    noise = (y - A(x))[y != 0]
+    assert float(noise.real.std()) == pytest.approx(0.3, rel=0.05)
+    assert float(noise.imag.std()) == pytest.approx(0.3, rel=0.05)
+    misfit = gp.LeastSquares(A, y, noise=0.3).misfit(x).ratio
+    assert float(misfit.mean()) == pytest.approx(1, abs=0.05)
+    torch.testing.assert_close((relative_residual(A, x, y) / expected_noise(A, y, 0.3)) ** 2, misfit)

@@ -7,6 +7,7 @@ import torch
 
 from genprior import operators as ops
 from genprior.baselines import lasso, total_variation
+from genprior.baselines.weights import column_norm
 from genprior.operators import GramForm
 
 from .operators.instances import F64, random
@@ -214,3 +215,12 @@ def test_the_residual_bounds_what_is_missing_from_optimality(tolerance):
     corner = (w - cone).flatten(1).norm(dim=1) / w.flatten(1).norm(dim=1)
     assert (torch.maximum(slope, corner) <= found.residual * (1 + 1e-6) + 1e-12).all()
     assert (torch.maximum(slope, corner) > 0.01 * tolerance * (found.steps > 10)).any()
+
+
+def test_noise_in_a_coefficient_of_complex_measurements():
+    """The real and the imaginary part have sigma each: the spread of ``A^T noise`` is that of the draws."""
+    operator = ops.SubsampledFourier(12, IMAGE, dtype=F64)
+    draws = torch.complex(random(4000, *IMAGE, seed=1), random(4000, *IMAGE, seed=2))
+    spread = operator.adjoint(operator.measured(draws)).square().mean().sqrt()
+    found = column_norm(operator, random(2, *IMAGE))
+    torch.testing.assert_close(found, spread.expand(2), rtol=0.1, atol=0)

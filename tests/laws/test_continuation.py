@@ -45,6 +45,23 @@ def test_at_starts_far_off_it_is_the_weight_times_the_typical_curvature():
     torch.testing.assert_close(states[1].ridge.weight, RULE.weight * mean)
 
 
+def test_slopes_of_fine_detail_count_only_as_far_as_they_move_the_signal():
+    """Latents make waves of 40 periods: slopes 40 times as steep as those of a linear generator of the same variance."""
+
+    class Waves(torch.nn.Module):
+        def forward(self, z):
+            return torch.sin(40 * z)
+
+    generator = gp.Generator(Waves(), 6, 6, dtype=torch.float64)
+    problem = gp.Problem(generator, gp.SquaredDistance(5 * torch.ones(2, 6, dtype=torch.float64)))
+    solver = gp.QuasiNewton(ridge=RULE.weight).solver(problem)
+    state = solver.step(problem, solver.start(problem, generator.sample_latent(2, seed=3)))
+    average = generator.preconditioner()
+    assert average.values.mean() > 100 * average.variance / 6
+    expected = RULE.weight * state.model.curvature * RULE.local * average.variance / 6
+    torch.testing.assert_close(state.ridge.weight, expected)
+
+
 def test_warm_starts_are_held_less_by_the_square_of_their_energy():
     problem, states = course("in range", 1, near=0.1)
     mean, energy = typical(problem, states[0])

@@ -613,3 +613,50 @@ def test_counts_forbid_means_that_cannot_be():
     assert loss(w).isinf().tolist() == [True, False, True]
     assert bool((loss.gradient(w, loss.evaluate(w)[1])[[0, 2], [0, 1]] < 0).all())  # back into the domain
     assert loss(w.fill_(math.nan)).isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64], ids=str)
+def test_counts_far_above_their_mean_have_a_finite_value(dtype):
+    """For ``u`` below ``eps y`` the ratio ``u/y - 1`` is -1, whose log1p is infinite; around 1/2 both forms meet."""
+    y = torch.tensor([[20.0, 1e4, 20.0, 20.0, 20.0]], dtype=dtype)
+    u = torch.tensor([[1e-9, 1e-30, 9.999999, 10.000001, 20.0]], dtype=dtype)
+    exact = [a - b + b * (math.log(b) - math.log(a)) for a, b in zip(u[0].tolist(), y[0].tolist(), strict=True)]
+    found = gp.losses.PoissonLikelihood().value(u, y)[0].tolist()
+    assert found == pytest.approx(exact, rel=20 * torch.finfo(dtype).eps, abs=0)
+
+
+class OwnSquares(gp.LeastSquares):
+    """Losses of users, to see that they stay theirs."""
+
+
+class OwnHuber(gp.Huber):
+    """The same for a likelihood."""
+
+
+@pytest.mark.parametrize("kind", [OwnSquares, OwnHuber])
+@pytest.mark.parametrize("shape", [(4,), (3, 4), (3, 1)], ids=str)
+def test_an_operator_that_learns_its_shapes_late(kind, shape):
+    """The loss is the one for the matrix, with any noise level; and of its own class, as a whole and of some items."""
+    matrix, y, w, noise = random(4, 6), random(3, 4), random(3, 6), 0.5 + random(*shape).abs()
+    late = kind(ops.Linear(lambda x: x @ matrix.T, lambda v: v @ matrix), y, noise=noise)
+    loss = late.bound((6,), CPU, F64)
+    assert loss.operator.measurement_shape == (4,)
+    direct = kind(ops.Dense(matrix), y, noise=noise)
+    torch.testing.assert_close(loss(w), direct(w))
+    torch.testing.assert_close(loss.gradient(w, loss.evaluate(w)[1]), direct.gradient(w, direct.evaluate(w)[1]))
+    index = torch.tensor([2, 0])
+    torch.testing.assert_close(loss.rows(index)(w[index]), direct(w)[index])
+    assert type(loss) is type(loss.rows(index)) is type(direct.rows(index)) is kind
+    with pytest.raises(ValueError, match="measurements have 3 values, but the operator gives 4"):
+        kind(ops.Linear(lambda x: x @ matrix.T, lambda v: v @ matrix), y[:, :3]).bound((6,), CPU, F64)
+
+
+def test_rows_of_a_subclass_are_of_its_class():
+    class Near(gp.SquaredDistance):
+        pass
+
+    class Measured(gp.NonLinear):
+        pass
+
+    for loss in (Near(Y), Measured(torch.square, Y)):
+        assert type(loss.rows(torch.tensor([1]))) is type(loss)

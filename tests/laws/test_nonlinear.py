@@ -424,3 +424,14 @@ def test_a_lost_sign_is_found_from_the_nearest_samples():
 
     assert share() == 1.0
     assert math.isfinite(share(z0=G.sample_latent(12, seed=9), restarts=1))
+
+
+def test_a_constraint_is_penalised_although_the_loss_is_flat_at_zero():
+    """Intensities have the gradient 0 at the signal 0, where the weight of a convex loss's penalty comes from."""
+    G, f = curved(2, 9), intensities(12, 9)
+    x = G(G.sample_latent(2, seed=5)).detach()
+    problem = gp.Problem(G, gp.NonLinear(f, 100 * f(x)), on_signal=gp.Box(-0.01, 0.01))
+    z = G.sample_latent(2, seed=6)
+    point = problem.evaluate(G(z).detach(), z)
+    outside = problem.on_signal.violation(G(z).detach())
+    assert bool(((point.score - point.loss) > 10 * outside).all())

@@ -60,7 +60,7 @@ def test_it_costs_what_it_says():
     G, _, matrix, y, z = parts()
     problem = gp.Problem(G, gp.LeastSquares(gp.operators.Dense(matrix, (SIGNAL,)), y))
     optimality(problem, z, torch.ones(ITEMS, dtype=F64))
-    assert G.forwards + G.backwards == PASSES
+    assert (G.forwards, G.backwards) == PASSES
 
 
 @pytest.mark.parametrize("far", [1.0, 1e3, 1e6])
@@ -107,3 +107,47 @@ def test_data_that_cannot_be_squared_are_refused():
     result = gp.solve(gp.Problem(G, gp.SquaredDistance(torch.tensor([[1e25] * 4, [0.5] * 4]))))
     assert result.status[0] is gp.Status.DIVERGED and "float64" in result.advice[0]
     assert result.status[1] is gp.Status.CONVERGED
+
+
+class Sigmoid(nn.Module):
+    """Pixels in (0, 1), of which the first is nearly 0 for all z."""
+
+    def __init__(self):
+        super().__init__()
+        random = torch.Generator().manual_seed(1)
+        self.matrix = torch.randn(SIGNAL, LATENT, generator=random, dtype=F64)
+        self.offset = torch.zeros(SIGNAL, dtype=F64)
+        self.offset[0] = -14
+
+    def forward(self, z):
+        return torch.sigmoid(z @ self.matrix.T + self.offset)
+
+
+@pytest.mark.parametrize("name", ["log", "counts"])
+def test_a_pixel_that_z_does_not_move_is_no_unit(name):
+    """Its part of the gradient in the signal is huge, and nothing comes back: beside it any gradient would look short."""
+    G = gp.Generator(Sigmoid(), LATENT, SIGNAL, dtype=F64)
+    x = G(G.sample_latent(ITEMS, seed=1)).detach()
+    z = G.sample_latent(ITEMS, seed=2)
+    losses = {
+        "log": lambda: gp.NonLinear(torch.log, x.log()),
+        "counts": lambda: gp.Poisson(gp.operators.Identity(SIGNAL), 20 * x + 1, gain=20),
+    }
+    _, found = optimality(gp.Problem(G, losses[name]()), z, x.norm(dim=1))
+    assert (found > 0.05).all()
+
+
+class Sphere(nn.Module):
+    def forward(self, z):
+        return z / z.norm(dim=1, keepdim=True)
+
+
+def test_parts_that_vanish_on_the_way_back_are_no_unit():
+    """On a sphere ``DG(z)^T x`` is zero wherever z is: minima must be found to converge nevertheless."""
+    G = gp.Generator(Sphere(), LATENT, LATENT, dtype=F64)
+    y = torch.randn(ITEMS, LATENT, dtype=F64, generator=torch.Generator().manual_seed(1))
+    result = gp.solve(
+        gp.Problem(G, gp.LeastSquares(gp.operators.Identity(LATENT), y)), stop=gp.MaxSteps(100), restarts=1
+    )
+    assert result.converged
+    torch.testing.assert_close(result.signal, Sphere()(y), rtol=0, atol=1e-4)

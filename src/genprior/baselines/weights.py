@@ -3,7 +3,7 @@
 A coefficient of ``A^T noise`` along a unit vector of the basis has the standard deviation ``sigma a``, where ``a`` is the root
 mean square of the column norms of A. The largest of d such coefficients is about ``sigma a sqrt(2 log d)``: the universal
 threshold of Donoho and Johnstone (1994), which no noise passes. It shrinks more than is best for the mean squared error; the
-shares below are of it. For complex measurements sigma^2 is the variance of the complex number, half of it in either part.
+shares below are of it. Of complex measurements sigma is that of the real and of the imaginary part.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ def column_norm(operator: Operator, like: Tensor) -> Tensor:
     total = like.new_zeros(len(like))
     for _ in range(_PROBES):
         signs = (torch.randint(0, 2, shape, generator=random, device="cpu") * 2.0 - 1.0).to(like)
-        image = operator(signs.expand(len(like), *shape).contiguous())
-        total = total + square(image) / (2 if image.is_complex() else 1)  # half of the noise is imaginary
+        total = total + square(operator(signs.expand(len(like), *shape).contiguous()))
     return (total / (_PROBES * math.prod(shape))).sqrt()
 
 

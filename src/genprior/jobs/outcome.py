@@ -21,7 +21,7 @@ _OF_A_BATCH = ("seconds", "forwards", "backwards")
 
 
 @dataclass
-class Measured:
+class Accuracy:
     """How well one method did."""
 
     residuals: Quantiles = field(default_factory=Quantiles)
@@ -56,13 +56,13 @@ class Outcome:
     report: Path
     counts: Counter[str] = field(default_factory=Counter)
     """How many items ended with each status."""
-    own: Measured = field(default_factory=Measured)
+    own: Accuracy = field(default_factory=Accuracy)
     """How well the generator did."""
     misfits: Quantiles = field(default_factory=Quantiles)
     """``|A x - y|^2`` over what is expected of the noise."""
     estimates: Quantiles = field(default_factory=Quantiles)
     """Noise levels that were estimated."""
-    baselines: dict[str, Measured] = field(default_factory=dict)
+    baselines: dict[str, Accuracy] = field(default_factory=dict)
     """The same numbers of classical methods, where the job compares."""
     nearer: Counter[str] = field(default_factory=Counter)
     """How many items a classical method came nearer to the truth than the generator, by the nearest one."""
@@ -133,7 +133,7 @@ class Outcome:
                 if item.get(name) is not None:
                     values.add(item[name])
             for name, one in item.get("baselines", {}).items():
-                self.baselines.setdefault(name, Measured()).add(one)
+                self.baselines.setdefault(name, Accuracy()).add(one)
             if (better := nearer(item)) is not None:
                 self.nearer[better] += 1
 

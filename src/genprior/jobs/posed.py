@@ -14,15 +14,17 @@ from genprior.generators import Generator
 from genprior.jobs.forward import ForwardModel
 from genprior.jobs.settings import Recovery
 from genprior.losses import LeastSquares, Loss, NonLinear, SquaredDistance, gaussian_misfit
+from genprior.losses.noise import ones_of
 from genprior.operators import Identity, Operator
 from genprior.operators.bases import parse_basis
 from genprior.prior import prior_term
 from genprior.problem import Problem
+from genprior.result import Result
 from genprior.terms import L1, Ball, Box, LInf, Term
 
 _NORMS: dict[str, type[Term]] = {"l1": L1, "linf": LInf}
 _LEAST_MEASURED = 2
-"""Measurements for each coordinate of the latent, above which the noise is estimated from the residual."""
+"""Measurements for each free number of an answer, above which the noise is estimated from the residual."""
 _SMOOTH = 0.01
 """Weight of the mean squared distance that is added to a norm, so that the loss has a smooth part."""
 
@@ -74,7 +76,10 @@ def basis_of(job: Recovery, generator: Generator) -> Operator | None:
 
 
 def simulate(operator: Operator, signals: Tensor, noise: float, seed: int, numbers: Sequence[int]) -> Tensor:
-    """``A x + noise`` (no noise on masked entries); an item's noise depends on the seed and its number, not on its batch."""
+    """``A x + noise`` (no noise on masked entries); an item's noise depends on the seed and its number, not on its batch.
+
+    Complex measurements get noise of this standard deviation in the real and in the imaginary part.
+    """
     with torch.no_grad():
         y = operator(signals)
         if not noise:
@@ -95,21 +100,26 @@ def expected_noise(operator: Operator, y: Tensor, noise: float) -> Tensor | None
     if not noise:
         return None
     one = operator.measured(torch.ones_like(y))
+    one = torch.complex(one.real, one.real) if one.is_complex() else one
     return torch.where(_size(y) > 0, noise * _size(one) / _size(y), torch.nan)
 
 
-def estimated_noise(generator: Generator, operator: Operator, signals: Tensor, y: Tensor) -> Tensor | None:
-    """The standard deviation of what is left of the measurements, ``|A x - y| / sqrt(n - s)``, per item.
+def estimated_noise(generator: Generator, operator: Operator, result: Result, y: Tensor) -> Tensor | None:
+    """The standard deviation of what is left of the measurements, ``|A x - y| / sqrt(n - s - k)``, per item.
 
-    The fit has taken up at most s of the n numbers measured, as many as the latent has: None where n is not above 2 s. What
-    the generator cannot make counts as noise too, so it is an upper bound where signals lie outside of the range.
+    The fit has taken up at most as many of the n numbers measured as it has free ones: the s of the latent, and the k
+    coefficients of a deviation that are not zero. NaN for an item where n is not above ``2 (s + k)``, None where it is so for
+    none. What neither can make counts as noise too.
     """
-    size = math.prod(generator.latent_shape)
+    free: Tensor | int = math.prod(generator.latent_shape)
     with torch.no_grad():
-        found = gaussian_misfit(operator, y, 1.0, signals)
-        if float(found.expected.min()) <= _LEAST_MEASURED * size:
+        if result.coefficients is not None:
+            free = free + ones_of(result.coefficients)
+        found = gaussian_misfit(operator, y, 1.0, result.signal)
+        known = found.expected > _LEAST_MEASURED * free
+        if not bool(known.any()):
             return None
-        return (found.value / (found.expected - size)).sqrt()
+        return torch.where(known, found.value / (found.expected - free), torch.nan).sqrt()
 
 
 def _size(values: Tensor) -> Tensor:
@@ -118,5 +128,6 @@ def _size(values: Tensor) -> Tensor:
 
 def _normal(like: Tensor, seed: int, number: int) -> Tensor:
     random = _random.stream("noise", seed, number)
-    dtype = torch.complex128 if like.is_complex() else torch.float64
-    return torch.randn(like.shape, generator=random, dtype=dtype, device="cpu").to(like.dtype)
+    shape = (*like.shape, 2) if like.is_complex() else like.shape
+    drawn = torch.randn(shape, generator=random, dtype=torch.float64, device="cpu")
+    return (torch.view_as_complex(drawn) if like.is_complex() else drawn).to(like.dtype)

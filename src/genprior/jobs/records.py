@@ -39,7 +39,7 @@ class Solved:
     noise: Tensor | None = None
     """The expected residual ``|noise| / |y|`` at the known noise level."""
     estimate: Tensor | None = None
-    """The noise level as estimated from the residual, where it is not known."""
+    """The noise level as estimated from the residual, where it is not known; NaN for items with too few measurements."""
     baselines: dict[str, Compared] = field(default_factory=dict)
     """The answers of classical methods."""
 

@@ -178,7 +178,7 @@ class Solver:
         residual = relative_residual(operator, result.signal, y)
         noise = expected_noise(operator, y, job.known_noise)
         unknown = job.loss == "l2" and not job.simulate and job.noise_level is None
-        estimate = estimated_noise(generator, operator, result.signal, y) if unknown else None
+        estimate = estimated_noise(generator, operator, result, y) if unknown else None
         return Solved(result, y, values if job.simulate else None, residual, noise, estimate)
 
     def _compared(self, solved: Solved, seconds: float | None) -> Solved:

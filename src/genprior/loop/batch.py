@@ -209,7 +209,7 @@ class Batch(Generic[S]):
     def _converged(self, asked: Tensor) -> Tensor:
         """The rows in ``asked`` at whose best iterate the optimality conditions hold."""
         count = int(asked.sum())
-        if count == 0 or self.passes.share(PASSES / 2, PASSES / 2, count) > 1:
+        if count == 0 or self.passes.share(*PASSES, count) > 1:
             return torch.zeros_like(asked)
         solver, options = self.run.solver, self.run.options
         self.rows, holds = self.rows.proved(self.problem, solver, asked, options.tolerance, self.step, options.proof)

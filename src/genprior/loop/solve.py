@@ -85,7 +85,7 @@ def solve(
         most items in memory at once; all by default.
     tolerance
         relative primal residual and stationarity at which an item counts as converged; by default 3.5e-4 in float32 and 1e-6
-        in float64, which these can reach. The conditions are checked at the answer itself, by two forward and two backward
+        in float64, which these can reach. The conditions are checked at the answer itself, by two forward and four backward
         passes.
     patience
         steps without progress (0.1% of the objective, 5% of the residuals) after which the search for an item ends:

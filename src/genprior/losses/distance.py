@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor
 
@@ -95,7 +97,7 @@ class SquaredDistance(Loss):
 
     def rows(self, index: Tensor) -> SquaredDistance:
         """The loss of the selected items."""
-        part = SquaredDistance.__new__(SquaredDistance)
+        part = copy.copy(self)
         part.y, part.batch = self.y[index], len(index)
         part.weight = self.weight[index] if isinstance(self.weight, Tensor) and self.weight.ndim else self.weight
         return part

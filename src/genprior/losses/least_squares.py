@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 
 import torch
@@ -56,13 +57,7 @@ class LeastSquares(Loss):
 
     def __init__(self, operator: Operator, y: Tensor, noise: float | Tensor | None = None) -> None:
         _validate.batch("y", _validate.tensor("y", y, complex_too=True), None)
-        fit_measurements(operator, y)
-        if y.is_complex() and operator.complex_measurements is False:
-            raise TypeError(f"y is complex ({y.dtype}), but {operator!r} gives real measurements: use y.real")
-        if not y.is_complex() and operator.complex_measurements:
-            raise TypeError(
-                f"y is real ({y.dtype}), but {operator!r} gives complex measurements: for a signal x, y = A(x) measures it"
-            )
+        _fit(operator, y)
         self.operator = operator
         self.y = _validate.kept("y", y)  # the caller may change theirs, and rotated copies are kept
         _warn_unmeasured(operator, self.y)
@@ -146,7 +141,15 @@ class LeastSquares(Loss):
     def bound(self, signal_shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> LeastSquares:
         """The loss with an operator that knows its shapes and its place, for an ``operators.Linear`` made without them."""
         operator = self.operator.bound(signal_shape, device, dtype)
-        return self if operator is self.operator else LeastSquares(operator, self.y, self.noise)
+        if operator is self.operator:
+            return self
+        _fit(operator, self.y)
+        _warn_unmeasured(operator, self.y)
+        part = copy.copy(self)
+        part.operator = operator
+        part.whitened = operator if self.noise is None else weighted(1 / self.noise, operator)
+        part._form = part._rotated = None
+        return part
 
     def start_scores(self, signals: Tensor, items: int) -> Tensor:
         """The loss, for all pairs at once where the items share the operator."""
@@ -180,7 +183,7 @@ class LeastSquares(Loss):
 
     def rows(self, index: Tensor) -> LeastSquares:
         """The loss of the selected items; factorisations are kept."""
-        part = LeastSquares.__new__(LeastSquares)
+        part = copy.copy(self)
         part.operator = self.operator.rows(index)
         part.y, part.batch = self.y[index], len(index)
         part.noise = None if self.noise is None else selected(self.noise, index)
@@ -196,6 +199,17 @@ class LeastSquares(Loss):
         self.operator.check("operator", signal_shape, device, dtype)
         real = self.y.real if self.y.is_complex() else self.y
         _validate.same_place("y", real, device, dtype, "the generator")
+
+
+def _fit(operator: Operator, y: Tensor) -> None:
+    """Shapes, and whether both are complex."""
+    fit_measurements(operator, y)
+    if y.is_complex() and operator.complex_measurements is False:
+        raise TypeError(f"y is complex ({y.dtype}), but {operator!r} gives real measurements: use y.real")
+    if not y.is_complex() and operator.complex_measurements:
+        raise TypeError(
+            f"y is real ({y.dtype}), but {operator!r} gives complex measurements: for a signal x, y = A(x) measures it"
+        )
 
 
 def _warn_unmeasured(operator: Operator, y: Tensor) -> None:

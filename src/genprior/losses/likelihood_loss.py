@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor
 
@@ -35,14 +37,9 @@ class LikelihoodLoss(Loss):
         _validate.batch("y", _validate.tensor("y", y, complex_too=True), None)
         fit_measurements(operator, y)
         self.likelihood = likelihood.checked(y)
-        if operator.complex_measurements:
-            raise TypeError(
-                f"{operator!r} gives complex measurements, but {type(self).__name__} takes real ones: use LeastSquares"
-            )
-        self.operator = operator
         self.y = _validate.kept("y", y)  # the caller may change theirs
         self.batch = len(y)
-        self._measured = operator.measured(torch.ones_like(self.y)) != 0
+        self._measure_with(operator)
 
     def evaluate(self, w: Tensor) -> tuple[Tensor, Tensor]:
         """The sum per item, infinite outside of the domain, and ``A w``."""
@@ -87,7 +84,12 @@ class LikelihoodLoss(Loss):
     def bound(self, signal_shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Loss:
         """The loss with an operator that knows its shapes and its place."""
         operator = self.operator.bound(signal_shape, device, dtype)
-        return self if operator is self.operator else LikelihoodLoss(operator, self.y, self.likelihood)
+        if operator is self.operator:
+            return self
+        fit_measurements(operator, self.y)
+        part = copy.copy(self)
+        part._measure_with(operator)
+        return part
 
     def start_scores(self, signals: Tensor, items: int) -> Tensor:
         """The loss, item by item, from one application of the operator to all signals where the items share it."""
@@ -108,7 +110,7 @@ class LikelihoodLoss(Loss):
 
     def rows(self, index: Tensor) -> LikelihoodLoss:
         """The loss of the selected items."""
-        part = LikelihoodLoss.__new__(type(self))
+        part = copy.copy(self)
         part.operator, part.likelihood = self.operator.rows(index), self.likelihood.rows(index)
         part.y, part._measured, part.batch = self.y[index], self._measured[index], len(index)
         return part
@@ -117,6 +119,14 @@ class LikelihoodLoss(Loss):
         """Operator and measurements must fit the generator's signals."""
         self.operator.check("operator", signal_shape, device, dtype)
         _validate.same_place("y", self.y, device, dtype, "the generator")
+
+    def _measure_with(self, operator: Operator) -> None:
+        if operator.complex_measurements:
+            raise TypeError(
+                f"{operator!r} gives complex measurements, but {type(self).__name__} takes real ones: use LeastSquares"
+            )
+        self.operator = operator
+        self._measured = operator.measured(torch.ones_like(self.y)) != 0
 
     def _sum_of(self, seen: Tensor) -> Tensor:
         return self._sum(self.likelihood.value(seen, self.y))

@@ -81,11 +81,16 @@ class PoissonLikelihood(Likelihood):
         _validate.number("background", self.background, least=0)
 
     def value(self, a: Tensor, y: Tensor) -> Tensor:
-        """``y (r - 1 - log r)`` with ``r = u/y``; ``u`` where ``y = 0``."""
+        """``y (r - 1 - log r)`` with ``r = u/y``; ``u`` where ``y = 0``.
+
+        Near ``r = 1`` by ``log1p(r - 1)``, which does not cancel; below 1/2, where ``r - 1`` may be -1, by ``log u - log y``.
+        """
         u = self._mean(a)
         count = torch.where(y > 0, y, 1.0)
         excess = (u - y) / count
-        inside = torch.where(y > 0, y * (excess - torch.log1p(excess)), u)
+        near = excess - torch.log1p(excess.clamp_min(-0.5))
+        far = excess + count.log() - torch.where(u > 0, u, 1.0).log()
+        inside = torch.where(y > 0, y * torch.where(excess < -0.5, far, near), u)
         allowed = torch.where(y > 0, u > 0, u >= 0)
         return torch.where(allowed, inside, torch.where(u.isnan(), u, math.inf))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -185,8 +186,7 @@ class NonLinear(Loss):
 
     def rows(self, index: Tensor) -> NonLinear:
         """The loss of the selected items."""
-        part = NonLinear.__new__(NonLinear)
-        part.forward, part.blocks, part.sum_of_squares = self.forward, self.blocks, self.sum_of_squares
+        part = copy.copy(self)
         part.y, part.batch = self.y[index], len(index)
         part.parameters = tuple(each[index] for each in self.parameters)
         part.noise = selected(self.noise, index) if isinstance(self.noise, Tensor) else self.noise

@@ -234,9 +234,13 @@ def _constant_beside(mask: Tensor, axis: int) -> bool:
 def _wide(kept: Tensor, size: tuple[int, ...], per_item: bool) -> Tensor:
     if not isinstance(kept, Tensor):
         raise TypeError(f"kept must be a boolean torch.Tensor, got {type(kept).__name__}: use torch.as_tensor(...)")
+    if kept.is_complex() or not bool(((kept == 0) | (kept == 1)).all()):
+        raise ValueError("kept must be a boolean mask (or 0 and 1 only), got other values")
+    if not bool(kept.any()):
+        raise ValueError("kept keeps nothing (m = 0), expected at least one True: is it inverted?")
     lead = tuple(kept.shape[:1]) if per_item else ()
     try:
-        return kept.bool().expand(*lead, *size) if bool(((kept == 0) | (kept == 1)).all()) else kept
+        return kept.bool().expand(*lead, *size)
     except RuntimeError:
         raise ValueError(
             f"kept has shape {tuple(kept.shape)}, expected a mask of {size}, or one that broadcasts against it such as "

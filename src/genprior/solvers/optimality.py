@@ -21,8 +21,8 @@ _SHORT = 1e-3
 """Length of a step that probes for active bounds, relative to the point."""
 _CLEARLY = 0.1
 """Share of such a step that an active bound must remove."""
-PASSES = 4
-"""Passes through G that :func:`optimality` takes: two forward and two backward."""
+PASSES = 2, 4
+"""Forward and backward passes through G that :func:`optimality` takes."""
 
 
 def optimality(
@@ -42,7 +42,7 @@ def optimality(
     hessian = Hessian(problem, at.x, torch.maximum(_batch.norm(at.x), 0.1 * extent))
     jacobian, measured = _scales(problem, z, at, hessian)
     jacobian = torch.maximum(jacobian, _batch.ratio(_batch.norm(gradient), _batch.norm(f)))
-    in_z = _in_latent(problem, z, gradient, _natural_length(problem, at.x, f, hessian, jacobian, measured))
+    in_z = _in_latent(problem, z, gradient, _natural_length(problem, at, f, gradient, hessian, jacobian, measured))
     return primal_residual, torch.maximum(in_z, _batch.ratio(error, _unit(problem, at.x) + _batch.norm(f)))
 
 
@@ -90,8 +90,7 @@ def _scales(problem: Problem, z: Tensor, at: Linearised, hessian: Hessian) -> tu
     The product of H with the random vector is mapped to the latent space by ``DG^T``, and the signal is differenced along the
     result. The difference is short, so that the estimate is local.
     """
-    random = torch.Generator().manual_seed(0)
-    v = torch.randn((1, *at.x.shape[1:]), generator=random, dtype=torch.float32, device="cpu").to(at.x).expand_as(at.x)
+    v = _random(at.x)
     product, curvature = hessian.along(v)
     curved = (curvature > 0) & (_batch.norm(product) > 0)
     product = torch.where(_batch.spread(curved, v), product, v)
@@ -108,17 +107,30 @@ def _scales(problem: Problem, z: Tensor, at: Linearised, hessian: Hessian) -> tu
     return jacobian, torch.maximum(moved * hessian.along(change)[1].sqrt(), there)
 
 
+def _random(x: Tensor) -> Tensor:
+    """A random signal, the same for all items."""
+    random = torch.Generator().manual_seed(0)
+    return torch.randn((1, *x.shape[1:]), generator=random, dtype=torch.float32, device="cpu").to(x).expand_as(x)
+
+
 def _natural_length(
-    problem: Problem, x: Tensor, f: Tensor, hessian: Hessian, jacobian: Tensor, measured: Tensor
+    problem: Problem,
+    at: Linearised,
+    f: Tensor,
+    gradient: Tensor,
+    hessian: Hessian,
+    jacobian: Tensor,
+    measured: Tensor,
 ) -> Tensor:
     """The norm that the gradient in z would have if its parts did not cancel, per item.
 
     The parts of the gradient of L are ``H x`` and the rest c, for least squares ``A^T A x`` and ``A^T y``; f itself is one
     where it does not vanish at a solution. For a part p, ``|DG^T p|`` is at most ``|DG| |p|``, and at most
     ``|sqrt(H) DG|`` times the norm of p in the seminorm of H, ``|A x|`` and ``|y|``. The lesser bound counts: |DG| alone may
-    come from directions that the operator does not measure, and would make any gradient look short. The part of R is
-    bounded by |DG|.
+    come from directions that the operator does not measure, and would make any gradient look short. Nor does it count more
+    than what of the parts comes back through ``DG^T`` (:func:`_pulled_back`). The part of R is bounded by |DG|.
     """
+    x = at.x
 
     def bounded(part: Tensor, curvature: Tensor) -> Tensor:
         length = _batch.norm(part)
@@ -132,9 +144,23 @@ def _natural_length(
     length = torch.maximum(growing, bounded(rest, hessian.along(rest)[1]))
     length = length + bounded(hessian.gradient, hessian.along(hessian.gradient)[1])
     whole = jacobian * (_unit(problem, x) + _batch.norm(f))
+    shorter = torch.fmin(length, _pulled_back(at, product, rest, gradient))
     if problem.needs_splitting:
-        return torch.where(length > 0, length + jacobian * _batch.norm(f - hessian.gradient), whole)
-    return torch.where(length > 0, length, whole)
+        shorter = shorter + jacobian * _batch.norm(f - hessian.gradient)
+    return torch.where(length > 0, shorter, whole)
+
+
+def _pulled_back(at: Linearised, product: Tensor, rest: Tensor, gradient: Tensor) -> Tensor:
+    """The norms ``|DG^T p|`` of both parts p of a gradient, or that with random factors for the entries, if it is greater.
+
+    ``|DG| |p|`` is far above them where p is largest at pixels that do not depend on z: the log of a pixel near zero, or a
+    Poisson likelihood there, has a gradient that grows with the inverse of the pixel, and a sigmoid's derivative vanishes.
+    Parts may cancel in ``DG^T p`` all the same, as x itself does on a sphere. With random factors v the mean square of
+    ``|DG^T (v p)|`` is the sum of ``p_i^2`` times the squares of the rows of DG. By the triangle inequality the rest is at
+    most the product and the ``gradient`` in z.
+    """
+    plain = 2 * _batch.norm(at.vjp(product)) + _batch.norm(gradient)
+    return torch.maximum(plain, _batch.norm(at.vjp(_random(at.x) * (product.abs() + rest.abs()))))
 
 
 def _in_latent(problem: Problem, z: Tensor, gradient: Tensor, whole: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Convex, prox-friendly terms on signal and latent, with ``f + g``, ``c * f``, ``f.around(y)`` and ``f.through(A)``."""
 
 from genprior.terms.base import Around, Quadratic, Scaled, Term, Zero
-from genprior.terms.blocks import Blocks, by_block
+from genprior.terms.blocks import Blocks
 from genprior.terms.norms import L1, L2, LInf, SquaredL2
 from genprior.terms.sets import Ball, Box, Indicator, L1Ball, Simplex
 from genprior.terms.sums import Sum
@@ -27,5 +27,4 @@ __all__ = [
     "Through",
     "TotalVariation",
     "Zero",
-    "by_block",
 ]

@@ -161,14 +161,9 @@ class Variation(Part):
 
 @dataclass(frozen=True)
 class Mapped(Plain):
-    """``t f(A x)`` with a linear operator A."""
+    """``t f(A x)`` with a linear operator A, as ``h(K x)`` with ``K = A / |A|`` of each item and ``h(u) = t f(|A| u)``."""
 
     operator: Operator
-
-    @property
-    def norm_squared(self) -> float:  # type: ignore[override]
-        """The largest of the items."""
-        return float(self.operator.gram_bounds()[1].max())
 
     def start(self, v: Tensor) -> Dual:
         """Not at a known point."""
@@ -176,20 +171,28 @@ class Mapped(Plain):
         return Dual(q, q)
 
     def subtracted(self, v: Tensor, q: Tensor) -> Tensor:
-        """``v - A^T q``."""
-        return v - self.operator.adjoint(q)
+        """``v - K^T q``."""
+        return v - self.operator.adjoint(q / self._norm(q))
 
     def step(self, y: Tensor, x: Tensor, s: float) -> Dual:
-        """One prox of f."""
-        return super().step(y, self.operator(x), s)
+        """One prox of f: ``prox_{h/s}(a/s) = prox_{t |A|^2/s f}(|A| a/s) / |A|``; p is kept as a measurement."""
+        size = self._norm(y)
+        a = y + s * self.operator(x) / size
+        p = self.term.prox(size * a / s, self.t * size.reshape(-1).square() / s)
+        return Dual(a - s * p / size, p)
 
     def gap(self, x: Tensor, at: Dual) -> tuple[Tensor, Tensor]:
         """As without A, at ``A x``."""
-        return super().gap(self.operator(x), at)
+        return super().gap(self.operator(x), Dual(at.q / self._norm(at.q), at.p))
 
     def rows(self, index: Tensor) -> Mapped:
         """Of the selected items."""
         return Mapped(self.term.rows(index), self.t[index], self.operator.rows(index))
+
+    def _norm(self, like: Tensor) -> Tensor:
+        """``|A|``, shaped to multiply measurements; 1 where it is 0."""
+        size = self.operator.norm().to(like).reshape(-1, *(1,) * (like.ndim - 1))
+        return torch.where(size > 0, size, 1.0)
 
 
 class _Iterate(NamedTuple):

@@ -237,7 +237,8 @@ class Ridge(Continuation):
 
     At the start it is ``weight u``, where u is the mean of the first Hessian's eigenvalues; reduced by the square of
     ``energy / (far e)`` below one, because good starts must not be left. Here e is the energy between two random signals:
-    their total variance times the curvature. Then it is the first weight times
+    their total variance times the curvature; u counts for at most ``local e / (s spread^2)``, for latent dimension s, because
+    fine detail makes slopes steep where signals hardly move. Then it is the first weight times
     ``min(energy left, share)^power``. The share falls by a factor with every accepted step. The ridge changes the path, not
     the answer.
 
@@ -247,6 +248,8 @@ class Ridge(Continuation):
         at the start, relative to the typical curvature in z; 0: none.
     far
         share of the energy between random signals from which on the ridge has its full weight.
+    local
+        most that u counts for, relative to that of a linear generator whose signals have the same variance.
     decay, slow_decay, settled_decay
         factors on the share after an accepted step; after one that gained less than ``slow``, because the ridge may be
         what keeps the energy up; after one with a predicted decrease below ``settled``, because the function is then near its
@@ -261,6 +264,7 @@ class Ridge(Continuation):
 
     weight: float = 3.0
     far: float = 0.7
+    local: float = 6.0
     decay: float = 0.92
     slow_decay: float = 0.8
     settled_decay: float = 0.3
@@ -271,7 +275,7 @@ class Ridge(Continuation):
 
     def __post_init__(self) -> None:
         _validate.number("weight", self.weight, least=0)
-        for name in ("far", "decay", "slow_decay", "settled_decay", "slow", "settled", "power", "end"):
+        for name in ("far", "local", "decay", "slow_decay", "settled_decay", "slow", "settled", "power", "end"):
             _validate.number(name, getattr(self, name), above=0)
 
     def start(self, problem: Problem, curvature: Tensor, energy: Tensor) -> RidgeState:
@@ -282,8 +286,10 @@ class Ridge(Continuation):
 
     def _first(self, problem: Problem, curvature: Tensor, energy: Tensor) -> Tensor:
         average = problem.generator.preconditioner()
+        size = len(average.values) * problem.generator.spread**2
+        mean = torch.minimum(average.values.mean(), self.local * average.variance / size)
         far = _batch.ratio(energy.abs(), self.far * curvature * average.variance).clamp_max(1.0)
-        return torch.where(energy.isfinite(), self.weight * curvature * average.values.mean() * far.square(), 0.0)
+        return torch.where(energy.isfinite(), self.weight * curvature * mean * far.square(), 0.0)
 
     def next(self, ridge: RidgeState, change: EnergyChange) -> RidgeState:
         """A smaller share where the trial was accepted, and the weight that goes with it."""
