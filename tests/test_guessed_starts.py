@@ -114,7 +114,7 @@ def test_a_guess_at_a_bad_minimum_makes_no_answer_worse(seed):
 def test_a_good_guess_solves_what_the_samples_do_not():
     lost = {}
     for name, start in {"pool": None, "near": Given(latents() + 0.02)}.items():
-        found = [gp.solve(hard_problem(seed), progress=False, start=start) for seed in (4, 8, 11)]
+        found = [gp.solve(hard_problem(seed), progress=False, start=start) for seed in (1, 3, 10)]
         lost[name] = sum(int((result.residual > 3e-3).sum()) for result in found)
     assert lost["pool"] > lost["near"] == 0
 

@@ -77,7 +77,9 @@ def test_bar_is_closed_after_an_error(monkeypatch):
 
 def view(step=0, seconds=0.0, items=4):
     best = torch.ones(items)
-    return SimpleNamespace(step=step, seconds=seconds, rows=torch.arange(items), per_item=1, best_objective=best)
+    return SimpleNamespace(
+        step=step, seconds=seconds, rows=torch.arange(items), per_item=1, best_objective=best, stage=0, stages=1
+    )
 
 
 @pytest.mark.parametrize(

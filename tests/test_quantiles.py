@@ -110,7 +110,7 @@ def test_an_outcome_keeps_no_items(monkeypatch, tmp_path):
             outcome.judge({"status": "SETTLED", "attention": "lost" if value > 0.2 else None, "residual": value})
         numbers.append(outcome.numbers())
         assert [item["residual"] for item in outcome.first] == sorted(values)[:-11:-1]
-        assert len(outcome.residuals._values) == 0 and outcome.counted == 3000
+        assert len(outcome.own.residuals._values) == 0 and outcome.counted == 3000
     assert numbers[0] == numbers[1] == numbers[2]
     assert numbers[0]["median_residual"] == pytest.approx(statistics.median(values), rel=1e-3)
     assert numbers[0]["median_error"] == pytest.approx(statistics.median(values) / 2, rel=1e-3)

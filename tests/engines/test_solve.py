@@ -22,15 +22,12 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def same(one, other):
+def same(one, other, workers=1):
+    """Equal bits. Every worker pushes a few samples through G, once, to know how far signals are from each other."""
     for name in ("signal", "z", "w", "objective", "steps", "restart", "primal_residual", "stationarity", "residual"):
         assert torch.equal(getattr(one, name), getattr(other, name)), name
-    assert (one.status, one.forwards, one.backwards, one.plan) == (
-        other.status,
-        other.forwards,
-        other.backwards,
-        other.plan,
-    )
+    assert (one.status, one.backwards, one.plan) == (other.status, other.backwards, other.plan)
+    assert 0 <= one.forwards - other.forwards < workers
     last = one.history.item(6)["objective"], other.history.item(6)["objective"]
     assert torch.equal(*(values[~values.isnan()] for values in last))
 
@@ -39,8 +36,8 @@ def test_processes_give_the_same_bits_and_a_checkpoint_that_continues_here(one_t
     options = {"stop": gp.MaxSteps(12), "restarts": 2, "batch_size": 2, "seed": 3}
     here = gp.solve(problem(), **options)
     path = tmp_path / "run.ckpt"
-    same(gp.solve(problem(), **options, engine=engines.Local(2), checkpoint=path), here)
-    same(gp.solve(problem(), **options, checkpoint=path), here)
+    same(gp.solve(problem(), **options, engine=engines.Local(2), checkpoint=path), here, workers=2)
+    same(gp.solve(problem(), **options, checkpoint=path), here, workers=2)
 
 
 def test_the_engine_that_is_here_gives_the_same_bits_too(one_thread):

@@ -191,19 +191,20 @@ def test_preconditioner_of_a_linear_generator():
     torch.testing.assert_close(G.preconditioner().matrix, 4 * first, msg="the module was changed")
 
 
-def test_a_preconditioner_that_came_along_costs_nothing_while_it_fits():
+def test_a_preconditioner_that_came_along_costs_one_pass_for_the_variance_while_it_fits():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         module = nn.Linear(4, 30)
     given = torch.diag(torch.tensor([1.0, 2.0, 3.0, 4.0]))
     G = gp.Generator(module, 4, 30, preconditioner=given)
-    assert torch.equal(G.preconditioner().matrix, given) and (G.forwards, G.backwards) == (0, 0)
+    assert torch.equal(G.preconditioner().matrix, given) and (G.forwards, G.backwards) == (1, 0)
+    assert torch.equal(G.preconditioner().matrix, given) and (G.forwards, G.backwards) == (1, 0)
     torch.testing.assert_close(G.preconditioner().modes[0], given.diagonal())
     G.forget()
-    assert torch.equal(G.preconditioner().matrix, given) and (G.forwards, G.backwards) == (0, 0)
+    assert torch.equal(G.preconditioner().matrix, given) and (G.forwards, G.backwards) == (2, 0)
     with torch.no_grad():
         module.weight.mul_(2)
-    assert not torch.equal(G.preconditioner().matrix, given) and (G.forwards, G.backwards) == (1, 8), (
+    assert not torch.equal(G.preconditioner().matrix, given) and (G.forwards, G.backwards) == (3, 8), (
         "the module was changed"
     )
 

@@ -102,6 +102,7 @@ OTHER = {
     gp.trial.Ridge(): {
         "weight": 1.0,
         "far": 5.0,
+        "local": 1e-3,
         "decay": 0.5,
         "slow_decay": 0.1,
         "settled_decay": 0.01,

@@ -302,7 +302,7 @@ class Generator:
         if known.contents != contents:
             known.preconditioners, known.contents = {}, contents
         given = self._given if self._given_for == contents else None
-        size = IN_A_RUN if passes.of_a_run else (POINTS, PULLBACKS)
+        size = IN_A_RUN if passes.of_a_run or given is not None else (POINTS, PULLBACKS)
         if size not in known.preconditioners:
             size = affordable(passes) if passes.of_a_run else size
             points, pullbacks = size if given is None else (size[0], 0)

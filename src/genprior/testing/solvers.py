@@ -310,9 +310,10 @@ def _hooked(problem: Problem) -> tuple[Problem, dict[str, int]]:
 
     G = problem.generator
     module = nn.Sequential(G.module, nn.Identity())
+    counted = Generator(module, G.latent_shape, G.signal_shape, preconditioner=G.preconditioner().matrix)
+    counted.preconditioner()  # known from here on
     module.register_forward_hook(forward)
     module[1].register_full_backward_hook(backward)
-    counted = Generator(module, G.latent_shape, G.signal_shape, preconditioner=G.preconditioner().matrix)
     return Problem(counted, problem.loss, problem.on_signal, problem.on_latent), seen
 
 
