@@ -2,7 +2,7 @@
 Blind deblurring: the width of the blur is unknown
 ==================================================
 
-Nobody knows how far the camera was out of focus. Parameters of the forward model become latents with a distribution of their
+How far the camera was out of focus is not known. Parameters of the forward model become latents with a distribution of their
 own: ``G.with_parameters(width=...)``. The forward model gets the images and the widths; starts draw both; the result has
 both.
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 import wave
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -26,7 +27,7 @@ _WRITTEN_WIDTH = 2
 """Bytes of a written sample: 16-bit, which every player reads."""
 
 
-class _Whole:
+class _Whole(ABC):
     """An array that is read at once, whatever rows are wanted."""
 
     key = ""
@@ -48,14 +49,15 @@ class _Whole:
 
     def close(self) -> None:
         """The file is not kept open."""
+        return
 
+    @abstractmethod
     def _shape(self) -> tuple[int, ...]:
         """``(n,)`` for one channel, else ``(channels, n)``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _values(self) -> np.ndarray[Any, Any]:
         """``(n, channels)``."""
-        raise NotImplementedError
 
 
 class WavArray(_Whole):

@@ -61,7 +61,7 @@ class Composition(Compound):
 
     @property
     def closed_form(self) -> bool:
-        """As told above."""
+        """Where there is a Gram form, or where one part is an isometry and the other has a closed form."""
         same = self._same
         return self.gram_form() is not None or (same is not None and same.closed_form)
 
